@@ -195,8 +195,8 @@ def model_graph(name: str, measured: bool) -> Graph:
     inputs = draw()
     partitioned = cleave.pipe_model(
         model.train(),
-        model_args=inputs.args,
-        model_kwargs=inputs.kwargs,
+        example_inputs=inputs.args,
+        example_kwargs=inputs.kwargs,
         nparts=2,
         partitioning_method="pipedream",
         profile=None if measured else "estimate",

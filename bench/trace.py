@@ -87,10 +87,9 @@ def traced_by(backend: str) -> Callable[[nn.Module, Args, bool], tuple[Callable[
         made = cleave.trace(
             model,
             inputs.args,
-            example_kwarg_inputs=inputs.kwargs,
+            example_kwargs=inputs.kwargs,
             backend=backend,
-            dynamic_batch_size=dynamic,
-            strict=False,
+            dynamic_batch=(1, 1024) if dynamic else None,
             cache=False,
         )
         segments = len(made.segments)

@@ -89,7 +89,7 @@ def main() -> None:
 
     # The example has the size of a micro-batch.
     partitioned = cleave.pipe_model(
-        model, batch_dim=0, model_args=(ids[:2],), nparts=ranks, partitioning_method=options.method
+        model, batch_dim=0, example_inputs=(ids[:2],), nparts=ranks, partitioning_method=options.method
     )
     run = partitioned.schedule(options.schedule, microbatches=options.microbatches, loss_fn=loss_fn)
     if rank == 0:

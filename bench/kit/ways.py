@@ -253,9 +253,8 @@ def traced_by(backend: str) -> Prepare:
         traced = cleave.trace(
             case.model,
             case.args,
-            example_kwarg_inputs=case.kwargs,
+            example_kwargs=case.kwargs,
             backend=backend,
-            strict=False,
         )
         note = f"{traced.coverage.percent:.1f} % compiled, segments: {len(traced.segments)}"
         return _inference(lambda: traced(*case.args, **case.kwargs), note)

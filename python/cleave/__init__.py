@@ -12,13 +12,28 @@ from pathlib import Path
 
 import torch
 
-from . import _log, _native, _openvino, benchmark, progress, visualization
-from ._structure import Record
+from . import (
+    _log,
+    _native,
+    _openvino,
+    artifact,
+    backends,
+    benchmark,
+    candidates,
+    compat,
+    errors,
+    payload,
+    profile,
+    progress,
+    spec,
+    tracing,
+    validation,
+    visualization,
+)
 from ._torchscript import allow_compiled
 from ._wanted import Device
-from .artifact import LoadedModel, Port, SegmentState, load
-from .backends import SegmentJob, register_backend
-from .candidates import CandidateTable
+from .artifact import LoadedModel, load
+from .backends import register_backend
 from .errors import (
     ArgumentError,
     ArtifactError,
@@ -39,109 +54,87 @@ from .errors import (
     TraceError,
     ValidationError,
 )
-from .payload import BoundaryPayload, CompressionError, TensorSchema, pack, unpack
-from .pipe import Block, PartitionedPlan, pipe_model, sync_tied_gradients
-from .plan import Node, Plan, capture
+from .payload import BoundaryPayload, pack, unpack
+from .pipe import PartitionedPlan, pipe_model, sync_tied_gradients
+from .plan import Plan, capture
 from .profile import Profile
 from .progress import set_progress
-from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
 from .signing import new_key, sign, verify
-from .spec import SplitCandidate, SplitLatency, SplitSpec, TraceBatchMode
-from .split import RuntimeCacheKey, SplitRuntime, prepare_split
-from .tracing import Coverage, Graph, GraphNode, Report, Segment, TracedModule, trace
-from .validation import (
-    CompressionReport,
-    DynamicBatchReport,
-    assert_dynamic_batch_reuse,
-    assert_forward_equivalent,
-    assert_gradient_equivalent,
-    validate_dynamic_batches,
-    validate_split,
-)
+from .spec import SplitSpec
+from .split import SplitRuntime, prepare_split
+from .tracing import TracedModule, trace
+from .validation import validate_dynamic_batches, validate_split
 
 __version__: str = _native.version
 
 _log.set_up(os.environ.get("CLEAVE_LOG"))
 _openvino.tell()
 
-TracePlan, TraceNode = Plan, Node  # as other split runtimes call them
-
 # Source lines in plans are the user's: frames of torch and of this package are passed over.
 _native.set_skipped_prefixes(tuple(str(Path(f).parent) + os.sep for f in (torch.__file__, __file__)))
 
 __all__ = [
-    "trace",
+    # capture and run
+    "Plan",
+    "capture",
+    "LoadedModel",
+    "load",
+    # split
+    "BoundaryPayload",
+    "SplitRuntime",
+    "SplitSpec",
+    "pack",
+    "prepare_split",
+    "unpack",
+    "validate_dynamic_batches",
+    "validate_split",
+    # pipe
+    "Device",
+    "PartitionedPlan",
+    "Profile",
+    "pipe_model",
+    "sync_tied_gradients",
+    # trace
     "TracedModule",
-    "TraceError",
-    "Segment",
-    "Report",
-    "GraphNode",
-    "Graph",
-    "Coverage",
+    "allow_compiled",
+    "register_backend",
+    "trace",
+    # files that are signed, and messages
+    "new_key",
+    "set_progress",
+    "sign",
+    "verify",
+    # what can go wrong
     "ArgumentError",
     "ArtifactError",
-    "Block",
-    "BoundaryPayload",
-    "CandidateTable",
     "CaptureError",
-    "CrashError",
     "CleaveError",
     "CleaveWarning",
-    "CompressionError",
-    "CompressionReport",
-    "Device",
-    "DynamicBatchReport",
+    "CrashError",
     "GuardError",
     "InputError",
     "LayoutError",
     "LimitError",
-    "LoadedModel",
-    "Node",
-    "PartitionedPlan",
     "PayloadError",
     "PipelineError",
-    "Plan",
     "PlanError",
-    "Port",
-    "Profile",
-    "Record",
     "ReplayError",
-    "ReplayBoundary",
-    "RuntimeCacheKey",
-    "SegmentJob",
-    "SegmentState",
     "SignatureError",
-    "SplitCandidate",
-    "SplitLatency",
     "SplitError",
-    "SplitReplayRuntime",
-    "SplitRuntime",
-    "SplitSpec",
-    "TensorSchema",
-    "TraceBatchMode",
-    "TraceNode",
-    "TracePlan",
+    "TraceError",
     "ValidationError",
-    "allow_compiled",
-    "assert_dynamic_batch_reuse",
-    "assert_forward_equivalent",
-    "assert_gradient_equivalent",
+    # everything else
+    "artifact",
+    "backends",
     "benchmark",
-    "capture",
-    "load",
-    "new_key",
-    "pack",
-    "pipe_model",
-    "prepare_split",
-    "prepare_split_replay",
+    "candidates",
+    "compat",
+    "errors",
+    "payload",
+    "profile",
     "progress",
-    "register_backend",
-    "set_progress",
-    "sign",
-    "sync_tied_gradients",
-    "unpack",
-    "validate_dynamic_batches",
-    "validate_split",
-    "verify",
+    "spec",
+    "tracing",
+    "validation",
     "visualization",
 ]

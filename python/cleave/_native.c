@@ -66,9 +66,15 @@ PyObject *none_or_raise(clv_status st)
 	Py_RETURN_NONE;
 }
 
+void list_push(PyObject **list, PyObject *item)
+{
+	if (!item || PyList_Append(*list, item) < 0)
+		Py_CLEAR(*list);
+	Py_XDECREF(item);
+}
+
 static PyObject *set_error_classes(PyObject *self, PyObject *dict)
 {
-	(void)self;
 	if (!PyDict_Check(dict))
 		return PyErr_Format(PyExc_TypeError, "a dict is needed");
 	Py_INCREF(dict);
@@ -126,7 +132,6 @@ void where(char *out, size_t n)
 
 static PyObject *set_skipped_prefixes(PyObject *self, PyObject *tuple)
 {
-	(void)self;
 	if (!PyTuple_Check(tuple))
 		return PyErr_Format(PyExc_TypeError, "a tuple is needed");
 	Py_INCREF(tuple);
@@ -183,7 +188,6 @@ static PyObject *bits_equal(PyObject *self, PyObject *args)
 {
 	PyObject *a, *b;
 	bool same = false;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "OO", &a, &b) || !need_tensor(a) || !need_tensor(b))
 		return NULL;
 	clv_status st = br_bits_equal(py_borrow(a), py_borrow(b), &same);
@@ -193,14 +197,8 @@ static PyObject *bits_equal(PyObject *self, PyObject *args)
 static PyObject *pass_names(PyObject *self, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
-	(void)self;
-	(void)unused;
-	for (const pass *x = passes; out && x->name; x++) {
-		PyObject *name = PyUnicode_FromString(x->name);
-		if (!name || PyList_Append(out, name) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(name);
-	}
+	for (const pass *x = passes; out && x->name; x++)
+		list_push(&out, PyUnicode_FromString(x->name));
 	return out;
 }
 
@@ -209,7 +207,6 @@ static PyObject *threads_enter(PyObject *self, PyObject *args)
 {
 	br_team had;
 	int n;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "i", &n))
 		return NULL;
 	clv_status st = br_team_check(n);
@@ -222,7 +219,6 @@ static PyObject *threads_enter(PyObject *self, PyObject *args)
 static PyObject *threads_leave(PyObject *self, PyObject *args)
 {
 	br_team had;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "ii", &had.operators, &had.mkl))
 		return NULL;
 	br_team_leave(&had);
@@ -232,7 +228,6 @@ static PyObject *threads_leave(PyObject *self, PyObject *args)
 static PyObject *threads_check(PyObject *self, PyObject *args)
 {
 	int n;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "i", &n))
 		return NULL;
 	return none_or_raise(br_team_check(n));
@@ -241,7 +236,6 @@ static PyObject *threads_check(PyObject *self, PyObject *args)
 /* recycle(on): memory that is let go of is handed out again, on this thread, until as many recycle(False) */
 static PyObject *recycle(PyObject *self, PyObject *on)
 {
-	(void)self;
 	int yes = PyObject_IsTrue(on);
 	if (yes < 0)
 		return NULL;
@@ -252,8 +246,6 @@ static PyObject *recycle(PyObject *self, PyObject *on)
 /* recording() -> a capture runs on this thread */
 static PyObject *recording(PyObject *self, PyObject *unused)
 {
-	(void)self;
-	(void)unused;
 	return PyBool_FromLong(br_recording_here());
 }
 
@@ -261,7 +253,6 @@ static PyObject *recording(PyObject *self, PyObject *unused)
 static PyObject *copy_data(PyObject *self, PyObject *args)
 {
 	PyObject *a, *b;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "OO", &a, &b) || !need_tensor(a) || !need_tensor(b))
 		return NULL;
 	return none_or_raise(br_tensor_copy_(py_borrow(a), py_borrow(b)));
@@ -354,7 +345,7 @@ PyMODINIT_FUNC PyInit__native(void)
 {
 	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
 	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&PartitionType) < 0 ||
-	    PyType_Ready(&RuntimeType) < 0 || PyType_Ready(&CodeType) < 0)
+	    PyType_Ready(&RuntimeType) < 0 || PyType_Ready(&CodeType) < 0 || PyType_Ready(&DispatcherType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)
@@ -364,6 +355,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 ||
 	    PyModule_AddObjectRef(m, "Blocks", (PyObject *)&BlocksType) < 0 ||
 	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
+	    PyModule_AddObjectRef(m, "Dispatcher", (PyObject *)&DispatcherType) < 0 ||
 	    PyModule_AddObjectRef(m, "Code", (PyObject *)&CodeType) < 0 ||
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) || !checks_add_names(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||

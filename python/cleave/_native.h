@@ -17,6 +17,8 @@ PyObject *none_or_raise(clv_status st);   /* None for CLV_OK */
 enum { E_PAYLOAD = -1, E_ARTIFACT = -2 }; /* as status numbers: classes of errors about payloads and .clv files */
 PyObject *error_class(long code);         /* borrowed; RuntimeError before the classes are set */
 void where(char *out, size_t n);          /* the user's source line */
+/* Appends an item, which is taken. NULL, or no memory: an exception is set, and *list is released and NULL. */
+void list_push(PyObject **list, PyObject *item);
 br_tensor *need_tensor(PyObject *o);      /* borrowed; NULL with TypeError */
 void tensors_free(br_tensor **t, Py_ssize_t n);
 /* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
@@ -106,6 +108,7 @@ extern PyTypeObject BlocksType, PartitionType;
 /* What each stage of a PartitionObject costs, PyMem_Free; false: a Python error is set. */
 bool partition_facts(PyObject *partition, clv_pipe_stage **out, uint32_t *n, double *lower_bound_us);
 uint32_t *id_array(PyObject *list, uint32_t n, const char *what); /* n small numbers, one per `what`; as int_array */
+PyObject *id_list_new(const uint32_t *ids, uint32_t n);
 double *float_array(PyObject *list);                              /* likewise */
 PyObject *plan_py_staged(PlanObject *o, PyObject *args);          /* (stage of each node, how many stages) */
 
@@ -172,6 +175,9 @@ PyObject *backend_version_py(PyObject *self, PyObject *name);
 PyObject *backend_check_args_py(PyObject *self, PyObject *args);
 PyObject *backend_support_py(PyObject *self, PyObject *args);
 PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder);
+
+/* _native_dispatch.c: which plan serves a call */
+extern PyTypeObject DispatcherType;
 
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;

@@ -252,7 +252,6 @@ PyObject *artifact_save_py(PyObject *self, PyObject *args)
 	PyObject *head, *notes, *to_host;
 	const char *path, *part, *boundary;
 	saver s = {0};
-	(void)self;
 	if (!PyArg_ParseTuple(args, "yszO!O!O!O!O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
 	                      &PyList_Type, &s.plans, &PyDict_Type, &s.state, &to_host))
 		return NULL;

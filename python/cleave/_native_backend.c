@@ -149,7 +149,6 @@ static clv_status py_support(void *ctx, const plan *p, const support_spec *s, co
 /* How a back end takes its arguments is its own: it sees them in the job. */
 static clv_status py_check_args(void *ctx, const char *const *args, uint32_t n)
 {
-	(void)ctx, (void)args, (void)n;
 	return CLV_OK;
 }
 
@@ -163,7 +162,6 @@ static clv_status py_version(void *ctx, strbuf *out)
 
 static clv_status py_fits(void *ctx, const compiled *c, const code_spec *s, arena *a, const char **reason)
 {
-	(void)ctx, (void)c, (void)s, (void)a;
 	*reason = NULL;
 	return CLV_OK;
 }
@@ -217,7 +215,6 @@ static PyObject *members_to(const compiled *c)
 static clv_status py_load(void *ctx, const compiled *c, const code_spec *s, void **out)
 {
 	const PythonBackend *b = ctx;
-	(void)s;
 	PyGILState_STATE gil = PyGILState_Ensure();
 	PyObject *dict = members_to(c);
 	PyObject *loaded = dict ? PyObject_CallOneArg(b->load, dict) : NULL;
@@ -230,14 +227,9 @@ static clv_status py_load(void *ctx, const compiled *c, const code_spec *s, void
 
 static PyObject *tensors_to(br_tensor *const *t, uint32_t n)
 {
-	PyObject *list = PyList_New(n);
-	for (uint32_t i = 0; list && i < n; i++) {
-		PyObject *x = py_wrap(br_ref(t[i]));
-		if (x)
-			PyList_SET_ITEM(list, i, x);
-		else
-			Py_CLEAR(list);
-	}
+	PyObject *list = PyList_New(0);
+	for (uint32_t i = 0; list && i < n; i++)
+		list_push(&list, py_wrap(br_ref(t[i])));
 	return list;
 }
 
@@ -273,7 +265,6 @@ static clv_status py_run(void *ctx, void *loaded, const code_run *r)
 
 static void py_unload(void *ctx, void *loaded)
 {
-	(void)ctx;
 	if (!Py_IsInitialized())
 		return;
 	PyGILState_STATE gil = PyGILState_Ensure();
@@ -292,7 +283,6 @@ PyObject *register_backend_py(PyObject *self, PyObject *args)
 	             .load = py_load,
 	             .run = py_run,
 	             .unload = py_unload};
-	(void)self;
 	if (!PyArg_ParseTuple(args, "sOOOOU", &b.name, &given.support, &given.compile, &given.load, &given.run,
 	                      &given.version) ||
 	    !PyUnicode_AsUTF8(given.version))

@@ -3,7 +3,6 @@
 
 static int on_event(PyObject *seen, PyFrameObject *called, int what, PyObject *unused)
 {
-	(void)unused;
 	if (what != PyTrace_CALL)
 		return 0;
 	PyCodeObject *code = PyFrame_GetCode(called);
@@ -18,8 +17,6 @@ static int on_event(PyObject *seen, PyFrameObject *called, int what, PyObject *u
    thread */
 PyObject *calls_begin_py(PyObject *self, PyObject *unused)
 {
-	(void)self;
-	(void)unused;
 	if (PyThreadState_Get()->c_profilefunc)
 		Py_RETURN_NONE;
 	PyObject *seen = PyDict_New();
@@ -30,8 +27,6 @@ PyObject *calls_begin_py(PyObject *self, PyObject *unused)
 
 PyObject *calls_end_py(PyObject *self, PyObject *unused)
 {
-	(void)self;
-	(void)unused;
 	if (PyThreadState_Get()->c_profilefunc == on_event)
 		PyEval_SetProfile(NULL, NULL);
 	Py_RETURN_NONE;

@@ -156,7 +156,6 @@ static uint64_t dict_version(PyObject *dict)
 	return ((PyDictObject *)dict)->ma_version_tag;
 #pragma GCC diagnostic pop
 #else
-	(void)dict;
 	return 0;
 #endif
 }
@@ -570,7 +569,6 @@ static PyObject *want_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	int kind, exact = 0;
 	PyObject *given;
-	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "iO|p", &kind, &given, &exact))
 		return NULL;
 	if (kind < 0 || kind >= WANT_KINDS)
@@ -646,7 +644,6 @@ static PyMethodDef want_methods[] = {
 
 static PyObject *want_structured(Want *w, void *unused)
 {
-	(void)unused;
 	return PyBool_FromLong(!is_fixed((PyObject *)w));
 }
 
@@ -1117,7 +1114,6 @@ static bool read_numbers(Numbers *out, PyObject *list)
 static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *roots, *tied, *inputs, *flags;
-	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "O!O!OO!", &PyList_Type, &roots, &PyList_Type, &tied, &inputs, &PyList_Type, &flags))
 		return NULL;
 	ChecksObject *o = (ChecksObject *)type->tp_alloc(type, 0);
@@ -1184,7 +1180,6 @@ static bool same_dict_items(PyObject *a, PyObject *b)
 PyObject *same_items_py(PyObject *self, PyObject *args)
 {
 	PyObject *a, *b;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "OO", &a, &b))
 		return NULL;
 	if (PyDict_Check(a) && PyDict_Check(b))

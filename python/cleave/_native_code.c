@@ -12,7 +12,6 @@ PyObject *backend_version_py(PyObject *self, PyObject *name)
 	strbuf out = STRBUF_INIT;
 	char *text = NULL;
 	const char *s = PyUnicode_AsUTF8(name);
-	(void)self;
 	if (!s)
 		return NULL;
 	clv_status st = backend_find(s, &b);
@@ -30,7 +29,6 @@ PyObject *backend_check_args_py(PyObject *self, PyObject *args)
 	const char *name;
 	PyObject *list;
 	uint32_t n;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "sO!", &name, &PyList_Type, &list))
 		return NULL;
 	const char **texts = string_array(list, &n);
@@ -45,14 +43,9 @@ PyObject *backend_check_args_py(PyObject *self, PyObject *args)
 
 static PyObject *reasons(const char *const *no, uint32_t n)
 {
-	PyObject *list = PyList_New(n);
-	for (uint32_t i = 0; list && i < n; i++) {
-		PyObject *text = no[i] ? PyUnicode_FromString(no[i]) : Py_NewRef(Py_None);
-		if (!text)
-			Py_CLEAR(list);
-		else
-			PyList_SET_ITEM(list, i, text);
-	}
+	PyObject *list = PyList_New(0);
+	for (uint32_t i = 0; list && i < n; i++)
+		list_push(&list, no[i] ? PyUnicode_FromString(no[i]) : Py_NewRef(Py_None));
 	return list;
 }
 
@@ -64,7 +57,6 @@ PyObject *backend_support_py(PyObject *self, PyObject *args)
 	support_spec s;
 	int dynamic;
 	arena a = {0};
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!sp", &PlanType, &o, &name, &dynamic))
 		return NULL;
 	const char **no = PyMem_Calloc((size_t)o->p->nodes.n + 1, sizeof *no);
@@ -81,7 +73,6 @@ PyObject *backend_support_py(PyObject *self, PyObject *args)
 PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder)
 {
 	const char *s = folder == Py_None ? NULL : PyUnicode_AsUTF8(folder);
-	(void)self;
 	if (PyErr_Occurred())
 		return NULL;
 	return none_or_raise(openvino_set_folder(s));
@@ -141,7 +132,6 @@ static PyObject *code_new_py(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	const char *name;
 	PyObject *members, *needs;
 	code_spec s = {0};
-	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "sO!O!sII", &name, &PyDict_Type, &members, &PyDict_Type, &needs, &s.device, &s.ninputs,
 	                      &s.noutputs))
 		return NULL;

@@ -83,7 +83,6 @@ static clv_status literal(void *ctx, value_id v, strbuf *b, bool *done)
 
 static bool formal(void *ctx, const char *op, uint32_t i, source_formal *out)
 {
-	(void)ctx;
 	return br_formal(op, i, &out->name, &out->named, &out->none);
 }
 
@@ -381,10 +380,7 @@ static PyObject *places_of(PlanObject *o, const view *v)
 	for (uint32_t i = 0; out && i < v->externals.n; i++) {
 		if (o->p->values.at[v->externals.at[i]].kind == VALUE_OBJECT)
 			continue;
-		PyObject *item = place_of(o, v->externals.at[i]);
-		if (!item || PyList_Append(out, item) != 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		list_push(&out, place_of(o, v->externals.at[i]));
 	}
 	return out;
 }
@@ -394,10 +390,8 @@ static PyObject *keywords_of(const char **names, uint32_t n)
 {
 	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *item = names[i] ? Py_BuildValue("(sI)", names[i], i) : NULL;
-		if (names[i] && (!item || PyList_Append(out, item) != 0))
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		if (names[i])
+			list_push(&out, Py_BuildValue("(sI)", names[i], i));
 	}
 	return out;
 }

@@ -211,7 +211,6 @@ PyObject *payload_check_py(PyObject *self, PyObject *args)
 {
 	PyObject *schema, *tensors, *sizes;
 	payload *p;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!O!", &PyList_Type, &schema, &PyDict_Type, &tensors, &PyDict_Type, &sizes))
 		return NULL;
 	clv_status st = payload_new(PAYLOAD_BOUNDARY, &p);

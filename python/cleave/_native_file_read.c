@@ -16,12 +16,8 @@ static PyObject *build(builder *b);
 static PyObject *build_list(builder *b, uint32_t n)
 {
 	PyObject *list = PyList_New(0); /* grows: n is the file's word */
-	for (uint32_t i = 0; list && i < n; i++) {
-		PyObject *item = build(b);
-		if (!item || PyList_Append(list, item) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(item);
-	}
+	for (uint32_t i = 0; list && i < n; i++)
+		list_push(&list, build(b));
 	return list;
 }
 
@@ -48,10 +44,7 @@ static PyObject *build_fields(builder *b, uint32_t n)
 	PyObject *list = PyList_New(0);
 	for (uint32_t i = 0; list && i < n; i += 2) {
 		b->at++;
-		PyObject *item = build(b);
-		if (!item || PyList_Append(list, item) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(item);
+		list_push(&list, build(b));
 	}
 	PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
 	Py_XDECREF(list);
@@ -121,12 +114,8 @@ static PyObject *memory_bytes(const payload *p, uint32_t memory)
 static PyObject *make_memories(const payload *p, PyObject *place_fn)
 {
 	PyObject *list = PyList_New(0), *placed = NULL;
-	for (uint32_t i = 0; list && i < p->memories.n; i++) {
-		PyObject *bytes = memory_bytes(p, i);
-		if (!bytes || PyList_Append(list, bytes) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(bytes);
-	}
+	for (uint32_t i = 0; list && i < p->memories.n; i++)
+		list_push(&list, memory_bytes(p, i));
 	if (list)
 		placed = PyObject_CallOneArg(place_fn, list);
 	Py_XDECREF(list);
@@ -151,12 +140,8 @@ static PyObject *make_view(const payload *p, uint32_t i, PyObject *memories)
 static PyObject *make_tensors(const payload *p, PyObject *place_fn)
 {
 	PyObject *memories = make_memories(p, place_fn), *list = memories ? PyList_New(0) : NULL;
-	for (uint32_t i = 0; list && i < p->tensors.n; i++) {
-		PyObject *t = make_view(p, i, memories);
-		if (!t || PyList_Append(list, t) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(t);
-	}
+	for (uint32_t i = 0; list && i < p->tensors.n; i++)
+		list_push(&list, make_view(p, i, memories));
 	Py_XDECREF(memories);
 	return list;
 }
@@ -191,11 +176,8 @@ static PyObject *schema_to(const payload *p)
 	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < p->schema.n; i++) {
 		const payload_schema *s = &p->schema.at[i];
-		PyObject *one = Py_BuildValue("(ssNsO)", s->label, dtype_name(s->dtype), texts_to(s->dims, s->ndim), s->device,
-		                              s->requires_grad ? Py_True : Py_False);
-		if (!one || PyList_Append(out, one) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(one);
+		list_push(&out, Py_BuildValue("(ssNsO)", s->label, dtype_name(s->dtype), texts_to(s->dims, s->ndim), s->device,
+		                              s->requires_grad ? Py_True : Py_False));
 	}
 	return out;
 }
@@ -274,7 +256,6 @@ PyObject *payload_read_py(PyObject *self, PyObject *args)
 	PyObject *data, *path, *place_fn;
 	int boundary;
 	Py_buffer bytes;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "pOOO", &boundary, &data, &path, &place_fn))
 		return NULL;
 	if (path_of(path))
@@ -307,7 +288,6 @@ PyObject *arrays_load_py(PyObject *self, PyObject *path)
 	clv_arrays *arrays;
 	clv_status st;
 	const char *name = path_of(path);
-	(void)self;
 	if (!name)
 		return PyErr_Format(PyExc_TypeError, "a path as bytes is needed");
 	Py_BEGIN_ALLOW_THREADS

@@ -360,7 +360,6 @@ PyObject *payload_write_py(PyObject *self, PyObject *args)
 	PyObject *fields, *tensors, *values, *compress, *path, *to_host;
 	int checksum;
 	writer w = {0};
-	(void)self;
 	if (!PyArg_ParseTuple(args, "OO!OOpOO", &fields, &PyDict_Type, &tensors, &values, &compress, &checksum, &path,
 	                      &to_host))
 		return NULL;

@@ -154,14 +154,9 @@ PyObject *plan_py_frontiers(PlanObject *o, PyObject *args)
 	if (!PyArg_ParseTuple(args, "|O", &sizes))
 		return NULL;
 	clv_frontiers *f = frontiers_at(o, sizes);
-	PyObject *out = f ? PyList_New(clv_frontiers_count(f)) : NULL;
-	for (uint32_t i = 0; out && i < clv_frontiers_count(f); i++) {
-		PyObject *item = frontier_tuple(f, i);
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, item);
-	}
+	PyObject *out = f ? PyList_New(0) : NULL;
+	for (uint32_t i = 0; out && i < clv_frontiers_count(f); i++)
+		list_push(&out, frontier_tuple(f, i));
 	clv_frontiers_free(f);
 	return out;
 }
@@ -241,7 +236,6 @@ PyObject *speed_load(PyObject *module, PyObject *path)
 {
 	double speed = 0;
 	PyObject *bytes = NULL;
-	(void)module;
 	if (!PyUnicode_FSConverter(path, &bytes))
 		return NULL;
 	clv_status st = clv_speed_load(PyBytes_AS_STRING(bytes), &speed);
@@ -358,14 +352,9 @@ PyObject *plan_py_module_sides(PlanObject *o, PyObject *args)
 	clv_status st = scope_sides(o->p, end, &bits);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *out = PyList_New(o->p->scopes.n);
-	for (scope_id s = 0; out && s < o->p->scopes.n; s++) {
-		PyObject *item = Py_BuildValue("(si)", plan_s(o->p, o->p->scopes.at[s].path), bits[s]);
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, s, item);
-	}
+	PyObject *out = PyList_New(0);
+	for (scope_id s = 0; out && s < o->p->scopes.n; s++)
+		list_push(&out, Py_BuildValue("(si)", plan_s(o->p, o->p->scopes.at[s].path), bits[s]));
 	mem_free(bits);
 	return out;
 }

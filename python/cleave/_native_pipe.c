@@ -25,7 +25,6 @@ static PyObject *blocks_py_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 	int ties, keep;
 	size_list list = {0};
 	clv_sizes at;
-	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "O!IO!ppO", &PlanType, &plan_o, &spec.depth, &PyList_Type, &whole, &ties, &keep,
 	                      &sizes))
 		return NULL;
@@ -52,33 +51,27 @@ static PyObject *blocks_py_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 static PyObject *blocks_py_rows(BlocksObject *o, PyObject *unused)
 {
 	const plan *p = o->b.p;
-	(void)unused;
-	PyObject *out = PyList_New(o->b.at.n);
+	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < o->b.at.n; i++) {
 		const block *x = &o->b.at.at[i];
 		const scope *sc = x->scope == NONE ? NULL : &p->scopes.at[x->scope];
-		PyObject *item = Py_BuildValue("(sssOI)", x->name, sc ? plan_s(p, sc->path) : "", sc ? plan_s(p, sc->cls) : "",
-		                               x->layers ? Py_True : Py_False, x->n);
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, item);
+		list_push(&out, Py_BuildValue("(sssOI)", x->name, sc ? plan_s(p, sc->path) : "", sc ? plan_s(p, sc->cls) : "",
+		                              x->layers ? Py_True : Py_False, x->n));
 	}
 	return out;
 }
 
-static PyObject *id_list(const uint32_t *ids, uint32_t n)
+PyObject *id_list_new(const uint32_t *ids, uint32_t n)
 {
-	PyObject *out = PyList_New(n);
+	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++)
-		PyList_SET_ITEM(out, i, PyLong_FromUnsignedLong(ids[i]));
+		list_push(&out, PyLong_FromUnsignedLong(ids[i]));
 	return out;
 }
 
 static PyObject *blocks_py_of_node(BlocksObject *o, PyObject *unused)
 {
-	(void)unused;
-	return id_list(o->b.of_node, o->b.p->nodes.n);
+	return id_list_new(o->b.of_node, o->b.p->nodes.n);
 }
 
 /* (plan in another order, ends of its parts) */
@@ -88,7 +81,7 @@ static PyObject *reordered(PlanObject *like, clv_status st, plan *p, node_id *en
 	if (st != CLV_OK) {
 		raise_status(st);
 	} else {
-		PyObject *o = plan_object_like(like, p), *list = id_list(ends, n);
+		PyObject *o = plan_object_like(like, p), *list = id_list_new(ends, n);
 		if (o && list)
 			out = PyTuple_Pack(2, o, list);
 		Py_XDECREF(o);
@@ -102,7 +95,6 @@ static PyObject *blocks_py_plan(BlocksObject *o, PyObject *unused)
 {
 	plan *p = NULL;
 	node_id *ends = PyMem_Calloc(o->b.at.n + 1, sizeof *ends);
-	(void)unused;
 	if (!ends)
 		return PyErr_NoMemory();
 	clv_status st = blocks_plan(&o->b, &p, ends);
@@ -143,7 +135,7 @@ static PyObject *blocks_py_match(BlocksObject *o, PyObject *args)
 	uint32_t *found = stage_of ? PyMem_Calloc(n + 1, sizeof *found) : NULL;
 	if (found) {
 		clv_status st = stages_match(from->p, stage_of, &o->b, found);
-		out = st == CLV_OK ? id_list(found, n) : raise_status(st);
+		out = st == CLV_OK ? id_list_new(found, n) : raise_status(st);
 	} else if (stage_of) {
 		PyErr_NoMemory();
 	}
@@ -325,7 +317,6 @@ static PyObject *blocks_py_partition(BlocksObject *o, PyObject *args)
 /* stage_of() -> the stage of each block */
 static PyObject *partition_py_stage_of(PartitionObject *o, PyObject *unused)
 {
-	(void)unused;
 	PyObject *out = PyList_New(o->g.nodes.n);
 	for (uint32_t i = 0; out && i < o->g.nodes.n; i++)
 		PyList_SET_ITEM(out, (Py_ssize_t)o->g.nodes.at[i].id, PyLong_FromUnsignedLong(o->p.stage_of[i]));
@@ -334,13 +325,11 @@ static PyObject *partition_py_stage_of(PartitionObject *o, PyObject *unused)
 
 static PyObject *partition_py_device_of(PartitionObject *o, PyObject *unused)
 {
-	(void)unused;
-	return id_list(o->p.device_of, o->p.nstages);
+	return id_list_new(o->p.device_of, o->p.nstages);
 }
 
 static PyObject *partition_py_method(PartitionObject *o, PyObject *unused)
 {
-	(void)unused;
 	return PyUnicode_FromString(o->p.method ? o->p.method : "");
 }
 
@@ -356,7 +345,6 @@ static PyObject *take_text(clv_status st, strbuf *b)
 static PyObject *partition_py_table(PartitionObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
-	(void)unused;
 	clv_status st = partition_table(&o->pr, &o->p, &o->score, &b);
 	return take_text(st, &b);
 }
@@ -364,7 +352,6 @@ static PyObject *partition_py_table(PartitionObject *o, PyObject *unused)
 static PyObject *partition_py_graph(PartitionObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
-	(void)unused;
 	clv_status st = graph_write(&o->g, &b);
 	return take_text(st, &b);
 }
@@ -401,19 +388,14 @@ bool partition_facts(PyObject *partition, clv_pipe_stage **out, uint32_t *n, dou
 /* stages() -> [{…}] */
 static PyObject *partition_py_stages(PartitionObject *o, PyObject *unused)
 {
-	(void)unused;
-	PyObject *out = PyList_New(o->p.nstages);
+	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < o->p.nstages; i++) {
 		const stage_score *s = &o->score.stages[i];
-		PyObject *item = Py_BuildValue("{sI sI sd sd sd sL sL sL sL sL sI}", "device", s->device, "blocks", s->nodes,
-		                               "fwd_us", s->fwd_us, "bwd_us", s->bwd_us, "comm_us", s->comm_us, "in_bytes",
-		                               (long long)s->in_bytes, "out_bytes", (long long)s->out_bytes, "relayed_bytes",
-		                               (long long)s->relayed_bytes, "param_bytes", (long long)s->param_bytes,
-		                               "memory_bytes", (long long)s->memory_bytes, "in_flight", s->in_flight);
-		if (item)
-			PyList_SET_ITEM(out, i, item);
-		else
-			Py_CLEAR(out);
+		list_push(&out, Py_BuildValue("{sI sI sd sd sd sL sL sL sL sL sI}", "device", s->device, "blocks", s->nodes,
+		                              "fwd_us", s->fwd_us, "bwd_us", s->bwd_us, "comm_us", s->comm_us, "in_bytes",
+		                              (long long)s->in_bytes, "out_bytes", (long long)s->out_bytes, "relayed_bytes",
+		                              (long long)s->relayed_bytes, "param_bytes", (long long)s->param_bytes,
+		                              "memory_bytes", (long long)s->memory_bytes, "in_flight", s->in_flight));
 	}
 	return out;
 }
@@ -421,15 +403,11 @@ static PyObject *partition_py_stages(PartitionObject *o, PyObject *unused)
 static PyObject *action_list(const pipe_timeline *t, uint32_t device)
 {
 	uint32_t first = t->first[device], n = t->first[device + 1] - first;
-	PyObject *out = PyList_New(n);
+	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++) {
 		const pipe_action *a = &t->actions[first + i];
-		PyObject *item = Py_BuildValue("(IsIdd)", a->stage, a->kind == ACTION_FORWARD ? "F" : "B", a->microbatch,
-		                               a->start_us, a->end_us);
-		if (item)
-			PyList_SET_ITEM(out, i, item);
-		else
-			Py_CLEAR(out);
+		list_push(&out, Py_BuildValue("(IsIdd)", a->stage, a->kind == ACTION_FORWARD ? "F" : "B", a->microbatch,
+		                              a->start_us, a->end_us));
 	}
 	return out;
 }
@@ -450,14 +428,9 @@ static PyObject *partition_py_timeline(PartitionObject *o, PyObject *args)
 	clv_status st = timeline_new(&pr, &o->p, &o->score, &t);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *devices = PyList_New(o->pr.k);
-	for (uint32_t d = 0; devices && d < o->pr.k; d++) {
-		PyObject *list = action_list(&t, d);
-		if (list)
-			PyList_SET_ITEM(devices, d, list);
-		else
-			Py_CLEAR(devices);
-	}
+	PyObject *devices = PyList_New(0);
+	for (uint32_t d = 0; devices && d < o->pr.k; d++)
+		list_push(&devices, action_list(&t, d));
 	PyObject *out =
 		devices ? Py_BuildValue("(NddO)", devices, t.bubble, t.per_second, t.fits ? Py_True : Py_False) : NULL;
 	timeline_free(&t);
@@ -485,25 +458,20 @@ static PyObject *blocks_py_values(BlocksObject *o, PyObject *unused)
 {
 	pipe_graph g = {0};
 	block_cost *none = PyMem_Calloc(o->b.at.n + 1, sizeof *none);
-	(void)unused;
 	if (!none)
 		return PyErr_NoMemory();
 	clv_status st = blocks_graph(&o->b, none, &g);
 	PyMem_Free(none);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *out = PyList_New(g.values.n);
+	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < g.values.n; i++) {
 		const pipe_value *v = &g.values.at[i];
 		PyObject *uses = PyList_New(v->nuses);
 		for (uint32_t k = 0; uses && k < v->nuses; k++)
 			PyList_SET_ITEM(uses, k, PyLong_FromLongLong(g.nodes.at[g.uses.at[v->uses + k]].id));
 		PyObject *from = v->from == PIPE_NONE ? Py_NewRef(Py_None) : PyLong_FromLongLong(g.nodes.at[v->from].id);
-		PyObject *item = uses && from ? Py_BuildValue("(NNL)", from, uses, (long long)v->bytes) : NULL;
-		if (item)
-			PyList_SET_ITEM(out, i, item);
-		else
-			Py_CLEAR(out);
+		list_push(&out, uses && from ? Py_BuildValue("(NNL)", from, uses, (long long)v->bytes) : NULL);
 	}
 	graph_free(&g);
 	return out;

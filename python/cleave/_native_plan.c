@@ -310,7 +310,6 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 	comparison c = {0};
 	plan *p;
 	plan_data data;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!OOpiOOO!O", &StreamType, &s, &probe, &with_grad, &training, &grad_modes, &in_tokens,
 	                      &out_tokens, &PyList_Type, &calls, &sizes))
 		return NULL;
@@ -370,7 +369,6 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text)
 	Py_ssize_t n;
 	const char *s = PyUnicode_AsUTF8AndSize(text, &n);
 	plan *p;
-	(void)self;
 	if (!s)
 		return NULL;
 	clv_status st = clv_plan_parse(s, (size_t)n, &p);
@@ -389,7 +387,6 @@ PyObject *take_string(clv_status st, char *s)
 static PyObject *plan_py_text(PlanObject *o, PyObject *unused)
 {
 	char *s = NULL;
-	(void)unused;
 	clv_status st = clv_plan_print(o->p, &s);
 	return take_string(st, s);
 }
@@ -399,7 +396,6 @@ static PyObject *plan_py_identity(PlanObject *o, PyObject *unused)
 {
 	char *s = NULL;
 	plan *copy = NULL;
-	(void)unused;
 	clv_status st = plan_copy(o->p, &copy);
 	for (node_id n = 0; st == CLV_OK && n < copy->nodes.n; n++)
 		copy->nodes.at[n].at = NONE;
@@ -451,12 +447,8 @@ static PyObject *plan_py_tree(PlanObject *o, PyObject *output)
 	const tree *at = out_tree ? o->p->out_tree.at : o->p->in_tree.at;
 	uint32_t n = out_tree ? o->p->out_tree.n : o->p->in_tree.n, tensors = 0;
 	PyObject *list = PyList_New(0);
-	for (uint32_t i = 0; list && i < n; i++) {
-		PyObject *token = token_to(o->p, &at[i], &tensors);
-		if (!token || PyList_Append(list, token) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(token);
-	}
+	for (uint32_t i = 0; list && i < n; i++)
+		list_push(&list, token_to(o->p, &at[i], &tensors));
 	return list;
 }
 
@@ -464,7 +456,6 @@ static PyObject *plan_py_tree(PlanObject *o, PyObject *output)
 static PyObject *plan_py_ties(PlanObject *o, PyObject *unused)
 {
 	PyObject *out = PyDict_New();
-	(void)unused;
 	for (uint32_t i = 0; out && i < o->p->ties.n; i++) {
 		const tie *t = &o->p->ties.at[i];
 		PyObject *name = PyUnicode_FromString(plan_s(o->p, o->p->values.at[t->value].name));
@@ -479,20 +470,14 @@ static PyObject *plan_py_ties(PlanObject *o, PyObject *unused)
 static PyObject *plan_py_input_names(PlanObject *o, PyObject *unused)
 {
 	PyObject *list = PyList_New(0);
-	(void)unused;
-	for (uint32_t i = 0; list && i < o->p->inputs.n; i++) {
-		PyObject *name = PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->inputs.at[i]].name));
-		if (!name || PyList_Append(list, name) < 0)
-			Py_CLEAR(list);
-		Py_XDECREF(name);
-	}
+	for (uint32_t i = 0; list && i < o->p->inputs.n; i++)
+		list_push(&list, PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->inputs.at[i]].name)));
 	return list;
 }
 
 static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 {
 	char *s = NULL;
-	(void)unused;
 	clv_status st = clv_plan_inspect(o->p, &s);
 	return take_string(st, s);
 }
@@ -501,7 +486,6 @@ static PyObject *plan_py_brief(PlanObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
 	char *s = NULL;
-	(void)unused;
 	clv_status st = plan_brief(o->p, &b);
 	if (st == CLV_OK)
 		st = strbuf_take(&b, &s);
@@ -537,8 +521,7 @@ static PyObject *plan_py_nodes(PlanObject *o, PyObject *unused)
 {
 	const plan *p = o->p;
 	const node_names *names = names_of(o);
-	(void)unused;
-	PyObject *out = names ? PyList_New(p->nodes.n) : NULL;
+	PyObject *out = names ? PyList_New(0) : NULL;
 	for (uint32_t i = 0; out && i < p->nodes.n; i++) {
 		const node *n = &p->nodes.at[i];
 		strbuf b = STRBUF_INIT;
@@ -552,34 +535,26 @@ static PyObject *plan_py_nodes(PlanObject *o, PyObject *unused)
 		                                              n->at == NONE ? NULL : plan_s(p, n->at),
 		                                              is_guarded(p, n) ? Py_True : Py_False, line);
 		mem_free(line);
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, item);
+		list_push(&out, item);
 	}
 	return out;
 }
 
 PyObject *labels(const plan *p, const value_id *v, uint32_t n)
 {
-	PyObject *out = PyList_New(n);
+	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++) {
 		strbuf b = STRBUF_INIT;
 		char *s = NULL;
 		value_label(p, v[i], &b);
 		clv_status st = strbuf_take(&b, &s);
-		PyObject *item = take_string(st, s);
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, item);
+		list_push(&out, take_string(st, s));
 	}
 	return out;
 }
 
 static PyObject *plan_py_node_count(PlanObject *o, PyObject *unused)
 {
-	(void)unused;
 	return PyLong_FromUnsignedLong(o->p->nodes.n);
 }
 
@@ -598,7 +573,6 @@ static void see_host(void *ctx, value_id v)
 static PyObject *plan_py_flows(PlanObject *o, PyObject *unused)
 {
 	const plan *p = o->p;
-	(void)unused;
 	for (uint32_t i = 0; i < p->symbols.n; i++)
 		if (p->symbols.at[i].data && p->symbols.at[i].lo < p->symbols.at[i].hi)
 			Py_RETURN_TRUE;
@@ -611,15 +585,9 @@ static PyObject *plan_py_flows(PlanObject *o, PyObject *unused)
 /* rebinds() -> list of module tensor names that a run re-binds */
 static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 {
-	(void)unused;
-	PyObject *out = PyList_New(o->p->rebinds.n);
-	for (uint32_t i = 0; out && i < o->p->rebinds.n; i++) {
-		PyObject *s = PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->rebinds.at[i].target].name));
-		if (!s)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, s);
-	}
+	PyObject *out = PyList_New(0);
+	for (uint32_t i = 0; out && i < o->p->rebinds.n; i++)
+		list_push(&out, PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->rebinds.at[i].target].name)));
 	return out;
 }
 
@@ -671,15 +639,9 @@ static PyObject *plan_py_retarget(PlanObject *o, PyObject *device)
 /* symbols() -> names */
 static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
 {
-	(void)unused;
-	PyObject *out = PyList_New(o->p->symbols.n);
-	for (uint32_t i = 0; out && i < o->p->symbols.n; i++) {
-		PyObject *s = PyUnicode_FromString(plan_s(o->p, o->p->symbols.at[i].name));
-		if (!s)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, s);
-	}
+	PyObject *out = PyList_New(0);
+	for (uint32_t i = 0; out && i < o->p->symbols.n; i++)
+		list_push(&out, PyUnicode_FromString(plan_s(o->p, o->p->symbols.at[i].name)));
 	return out;
 }
 

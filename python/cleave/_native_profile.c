@@ -38,19 +38,11 @@ static bool read_numbers(PyObject *tuple, block_profile *out)
 	return true;
 }
 
-static bool append(PyObject *list, PyObject *item /* taken; may be NULL */)
-{
-	bool ok = item && PyList_Append(list, item) == 0;
-	Py_XDECREF(item);
-	return ok;
-}
-
 /* ---- any callable ----------------------------------------------------------------------------------------------------- */
 
 /* spread(samples: sequence of float) -> (median, low, high, least, most) */
 PyObject *spread_py(PyObject *self, PyObject *list)
 {
-	(void)self;
 	PyObject *fixed = PySequence_Tuple(list); /* reading a number may run Python, which may change a list */
 	if (!fixed)
 		return NULL;
@@ -93,7 +85,6 @@ PyObject *peak_memory_py(PyObject *self, PyObject *args)
 	PyObject *setup, *call;
 	br_meter *m = NULL;
 	int64_t peak = 0;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "OO", &setup, &call))
 		return NULL;
 	clv_status st = br_meter_start(false, &m);
@@ -144,8 +135,7 @@ static PyObject *wrap_rows(const plan *p, const node_id *ends, uint32_t n, const
 {
 	PyObject *rows = PyList_New(0);
 	for (uint32_t i = 0; rows && i < n; i++)
-		if (!append(rows, wrap_row(p, i ? ends[i - 1] : 0, ends[i], &at[i])))
-			Py_CLEAR(rows);
+		list_push(&rows, wrap_row(p, i ? ends[i - 1] : 0, ends[i], &at[i]));
 	return rows;
 }
 
@@ -200,7 +190,6 @@ PyObject *profile_blocks_py(PyObject *self, PyObject *args)
 	int training, whole;
 	Watcher w = {0};
 	Py_ssize_t inputs = 0, values = 0;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!OO!IIppO", &ProgramType, &program, &seq, &PyList_Type, &list, &iterations, &warmup,
 	                      &training, &whole, &w.progress))
 		return NULL;
@@ -287,7 +276,6 @@ PyObject *estimate_blocks_py(PyObject *self, PyObject *args)
 	int training;
 	uint32_t n = 0;
 	size_list sizes = {0};
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!Odddp", &PlanType, &o, &PyList_Type, &list, &dict, &s.flops_per_s, &s.bytes_per_s,
 	                      &s.node_us, &training))
 		return NULL;
@@ -309,14 +297,13 @@ PyObject *estimate_blocks_py(PyObject *self, PyObject *args)
 static PyObject *wrap_file(const profile *f)
 {
 	PyObject *key = PyList_New(0), *rows = PyList_New(0);
-	bool ok = key && rows;
-	for (uint32_t i = 0; ok && i < f->key.n; i++)
-		ok = append(key, Py_BuildValue("(ss)", f->key.at[i].name, f->key.at[i].text));
-	for (uint32_t i = 0; ok && i < f->rows.n; i++) {
+	for (uint32_t i = 0; key && rows && i < f->key.n; i++)
+		list_push(&key, Py_BuildValue("(ss)", f->key.at[i].name, f->key.at[i].text));
+	for (uint32_t i = 0; key && rows && i < f->rows.n; i++) {
 		const profile_row *r = &f->rows.at[i];
-		ok = append(rows, Py_BuildValue("(ssIN)", r->name, r->module, r->end, wrap_numbers(&r->at)));
+		list_push(&rows, Py_BuildValue("(ssIN)", r->name, r->module, r->end, wrap_numbers(&r->at)));
 	}
-	PyObject *whole = !ok ? NULL : f->has_whole ? wrap_numbers(&f->whole) : Py_NewRef(Py_None);
+	PyObject *whole = !key || !rows ? NULL : f->has_whole ? wrap_numbers(&f->whole) : Py_NewRef(Py_None);
 	if (whole)
 		return Py_BuildValue("(NNN)", key, rows, whole);
 	Py_XDECREF(key);
@@ -329,7 +316,6 @@ PyObject *profile_read_py(PyObject *self, PyObject *path)
 {
 	profile f;
 	clv_status st;
-	(void)self;
 	const char *name = PyBytes_AsString(path);
 	if (!name)
 		return NULL;
@@ -392,7 +378,6 @@ PyObject *profile_write_py(PyObject *self, PyObject *args)
 	const char *path;
 	PyObject *key, *rows, *whole, *out = NULL;
 	profile f = {0};
-	(void)self;
 	if (!PyArg_ParseTuple(args, "yO!O!O", &path, &PyList_Type, &key, &PyList_Type, &rows, &whole))
 		return NULL;
 	f.has_whole = whole != Py_None;

@@ -27,7 +27,6 @@ PyObject *segment_save_py(PyObject *self, PyObject *args)
 	unsigned number, segment;
 	const char *path;
 	artifact *made;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!IIy", &ArtifactType, &file, &number, &segment, &path))
 		return NULL;
 	clv_status st = artifact_take_segment(artifact_of(file), number, segment, &made);
@@ -41,24 +40,10 @@ PyObject *nodes_save_py(PyObject *self, PyObject *args)
 	unsigned number, first, end;
 	const char *path;
 	artifact *made;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!IIIy", &ArtifactType, &file, &number, &first, &end, &path))
 		return NULL;
 	clv_status st = artifact_take_nodes(artifact_of(file), number, first, end, &made);
 	return none_or_raise(st == CLV_OK ? save_and_free(made, path) : st);
-}
-
-static PyObject *id_list(const value_id *at, uint32_t n)
-{
-	PyObject *out = PyList_New(n);
-	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *id = PyLong_FromUnsignedLong(at[i]);
-		if (!id)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, id);
-	}
-	return out;
 }
 
 static clv_status segment_view(const plan *p, node_id first, node_id end, view *out)
@@ -76,7 +61,6 @@ PyObject *nodes_values_py(PyObject *self, PyObject *args)
 	PyObject *file;
 	unsigned number, first, end;
 	view v;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!III", &ArtifactType, &file, &number, &first, &end))
 		return NULL;
 	const artifact_plan *e = plan_of(file, number);
@@ -87,7 +71,7 @@ PyObject *nodes_values_py(PyObject *self, PyObject *args)
 	clv_status st = segment_view(e->p, first, end, &v);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *out = Py_BuildValue("(NN)", id_list(v.inputs.at, v.inputs.n), id_list(v.outputs.at, v.outputs.n));
+	PyObject *out = Py_BuildValue("(NN)", id_list_new(v.inputs.at, v.inputs.n), id_list_new(v.outputs.at, v.outputs.n));
 	view_free(&v);
 	return out;
 }
@@ -99,7 +83,6 @@ PyObject *plan_values_py(PyObject *self, PyObject *args)
 	unsigned number;
 	VEC(value_id) leaves = {0};
 	clv_status st = CLV_OK;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!I", &ArtifactType, &file, &number))
 		return NULL;
 	const artifact_plan *e = plan_of(file, number);
@@ -108,9 +91,9 @@ PyObject *plan_values_py(PyObject *self, PyObject *args)
 	for (uint32_t i = 0; i < e->p->out_tree.n && st == CLV_OK; i++)
 		if (e->p->out_tree.at[i].kind == TREE_VALUE)
 			st = vec_push(&leaves, e->p->out_tree.at[i].u.v);
-	PyObject *out = st != CLV_OK
-	                    ? raise_status(st)
-	                    : Py_BuildValue("(NN)", id_list(e->p->inputs.at, e->p->inputs.n), id_list(leaves.at, leaves.n));
+	PyObject *out = st != CLV_OK ? raise_status(st)
+	                             : Py_BuildValue("(NN)", id_list_new(e->p->inputs.at, e->p->inputs.n),
+	                                             id_list_new(leaves.at, leaves.n));
 	vec_free(&leaves);
 	return out;
 }
@@ -118,6 +101,5 @@ PyObject *plan_values_py(PyObject *self, PyObject *args)
 /* segment_trust(code): machine code in these bytes may run here */
 PyObject *segment_trust_py(PyObject *self, PyObject *code)
 {
-	(void)self;
 	return need_tensor(code) ? none_or_raise(br_segment_trust(py_borrow(code))) : NULL;
 }

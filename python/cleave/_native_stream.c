@@ -4,7 +4,6 @@
 static PyObject *stream_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	const char *cls;
-	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "s", &cls))
 		return NULL;
 	StreamObject *o = (StreamObject *)type->tp_alloc(type, 0);
@@ -65,7 +64,6 @@ static PyObject *stream_py_enter(StreamObject *o, PyObject *id)
 
 static PyObject *stream_py_leave(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	stream_leave(o->s);
 	Py_RETURN_NONE;
 }
@@ -77,13 +75,11 @@ static PyObject *stream_py_start(StreamObject *o, PyObject *alone)
 
 static PyObject *stream_py_stop(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	return none_or_raise(stream_stop(o->s));
 }
 
 static PyObject *stream_py_restore(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	return none_or_raise(br_recorder_restore(o->s->recorder));
 }
 
@@ -152,7 +148,6 @@ static PyObject *stream_py_python_end(StreamObject *o, PyObject *args)
 
 static PyObject *stream_py_python_abort(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	stream_python_abort(o->s);
 	Py_RETURN_NONE;
 }
@@ -168,13 +163,11 @@ static PyObject *stream_py_fail(StreamObject *o, PyObject *message)
 
 static PyObject *stream_py_failed(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	return PyBool_FromLong(br_recorder_failed(o->s->recorder));
 }
 
 static PyObject *stream_py_active(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	return PyBool_FromLong(br_recorder_active(o->s->recorder));
 }
 
@@ -182,7 +175,6 @@ static PyObject *stream_py_active(StreamObject *o, PyObject *unused)
 static PyObject *stream_py_states_read(StreamObject *o, PyObject *unused)
 {
 	bool *taken;
-	(void)unused;
 	clv_status st = stream_operands(o->s, &taken);
 	if (st != CLV_OK)
 		return raise_status(st);
@@ -199,7 +191,6 @@ static PyObject *stream_py_states_read(StreamObject *o, PyObject *unused)
 
 static PyObject *stream_py_reads_data(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	bool found = false;
 	clv_status st = stream_reads_data(o->s, &found);
 	return st == CLV_OK ? PyBool_FromLong(found) : raise_status(st);
@@ -209,15 +200,12 @@ static PyObject *stream_py_reads_data(StreamObject *o, PyObject *unused)
 static PyObject *stream_py_counters(StreamObject *o, PyObject *unused)
 {
 	const stream *s = o->s;
-	(void)unused;
 	bool *found = mem_alloc((s->states.n + 1) * sizeof *found);
 	clv_status st = found ? stream_counters(s, found) : fail_nomem();
 	PyObject *out = st == CLV_OK ? PyList_New(0) : raise_status(st);
 	for (uint32_t i = 0; out && i < s->states.n; i++) {
-		PyObject *name = found[i] ? PyUnicode_FromString(s->states.at[i].name) : NULL;
-		if (found[i] && (!name || PyList_Append(out, name)))
-			Py_CLEAR(out);
-		Py_XDECREF(name);
+		if (found[i])
+			list_push(&out, PyUnicode_FromString(s->states.at[i].name));
 	}
 	mem_free(found);
 	return out;
@@ -242,14 +230,12 @@ static PyObject *stream_py_same_calls(StreamObject *o, PyObject *other)
 static PyObject *stream_py_fold(StreamObject *o, PyObject *unused)
 {
 	bool changed = false;
-	(void)unused;
 	clv_status st = stream_fold(o->s, &changed);
 	return st == CLV_OK ? PyBool_FromLong(changed) : raise_status(st);
 }
 
 static PyObject *stream_py_restore_generators(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	return none_or_raise(br_recorder_restore_generators(o->s->recorder));
 }
 
@@ -280,7 +266,6 @@ static PyObject *stream_py_region_begin(StreamObject *o, PyObject *args)
 
 static PyObject *stream_py_region_end(StreamObject *o, PyObject *unused)
 {
-	(void)unused;
 	stream_region_end(o->s);
 	Py_RETURN_NONE;
 }
@@ -362,7 +347,6 @@ PyObject *stream_compare_py(PyObject *self, PyObject *args)
 {
 	StreamObject *a, *b;
 	comparison c;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!", &StreamType, &a, &StreamType, &b))
 		return NULL;
 	clv_status st = stream_compare(a->s, b->s, &c);
@@ -383,7 +367,6 @@ PyObject *stream_data_points_py(PyObject *self, PyObject *args)
 	Py_ssize_t npoints;
 	uint32_t nall = 0;
 	int64_t *rows = NULL;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!I", &PyList_Type, &list, &PyList_Type, &given, &nsymbols))
 		return NULL;
 	Py_ssize_t n = PyList_GET_SIZE(list);
@@ -414,7 +397,6 @@ PyObject *stream_align_py(PyObject *self, PyObject *args)
 {
 	StreamObject *a, *b;
 	char *reason;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!", &StreamType, &a, &StreamType, &b))
 		return NULL;
 	clv_status st = stream_align(a->s, b->s, &reason);

@@ -25,13 +25,11 @@ static PyObject *amount(PyObject *number, void (*print)(strbuf *, int64_t))
 
 PyObject *text_bytes_py(PyObject *self, PyObject *number)
 {
-	(void)self;
 	return amount(number, strbuf_bytes);
 }
 
 PyObject *text_count_py(PyObject *self, PyObject *number)
 {
-	(void)self;
 	return amount(number, strbuf_count);
 }
 
@@ -72,7 +70,6 @@ static PyObject *columns_of(PyObject *rows, PyObject *right)
 PyObject *text_columns_py(PyObject *self, PyObject *args)
 {
 	PyObject *rows, *right;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &rows, &PyTuple_Type, &right))
 		return NULL;
 	return columns_of(rows, right);

@@ -14,10 +14,8 @@ static PyObject *names_of(const plan *p, scope_id s)
 	const char *path = plan_s(p, p->scopes.at[s].path), *dot = strrchr(path, '.');
 	const char *texts[] = {dot ? dot + 1 : path, plan_s(p, p->scopes.at[s].cls)};
 	for (int i = 0; i < 2 && out; i++) {
-		PyObject *text = texts[i][0] ? PyUnicode_FromString(texts[i]) : NULL;
-		if (texts[i][0] && (!text || PyList_Append(out, text) < 0))
-			Py_CLEAR(out);
-		Py_XDECREF(text);
+		if (texts[i][0])
+			list_push(&out, PyUnicode_FromString(texts[i]));
 	}
 	return out;
 }
@@ -61,10 +59,7 @@ static void add_tensor(void *ctx, value_id id)
 		return;
 	clv_status st = value_label_text(t->p, id, &label);
 	PyObject *name = take_string(st, label);
-	PyObject *one = name ? Py_BuildValue("(NsN)", name, dtype_name((dtype)v->dtype), dims_of(t->p, v)) : NULL;
-	if (!one || PyList_Append(t->list, one) < 0)
-		Py_CLEAR(t->list);
-	Py_XDECREF(one);
+	list_push(&t->list, name ? Py_BuildValue("(NsN)", name, dtype_name((dtype)v->dtype), dims_of(t->p, v)) : NULL);
 }
 
 /* (names on the path, [inputs], [outputs]) */
@@ -84,13 +79,8 @@ static PyObject *describe_node(const plan *p, node_id n)
 PyObject *plan_py_descriptions(PlanObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
-	(void)unused;
-	for (node_id n = 0; out && n < o->p->nodes.n; n++) {
-		PyObject *one = describe_node(o->p, n);
-		if (!one || PyList_Append(out, one) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(one);
-	}
+	for (node_id n = 0; out && n < o->p->nodes.n; n++)
+		list_push(&out, describe_node(o->p, n));
 	return out;
 }
 
@@ -259,7 +249,6 @@ PyObject *trace_py(PyObject *self, PyObject *args)
 	option_lists lists = {0};
 	call_list c = {0};
 	PyObject *out = NULL;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!OO!OOy", &ArtifactType, &file, &PyList_Type, &calls, &t.no, &PyTuple_Type, &given,
 	                      &t.progress, &t.log, &path))
 		return NULL;
@@ -336,7 +325,6 @@ PyObject *artifact_resave_py(PyObject *self, PyObject *args)
 	const char *path;
 	artifact *copy = NULL;
 	clv_status st;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!yO!O!", &ArtifactType, &file, &path, &PyList_Type, &points, &PyDict_Type, &notes))
 		return NULL;
 	const artifact *from = artifact_of(file);
@@ -363,7 +351,6 @@ PyObject *difference_py(PyObject *self, PyObject *args)
 {
 	PyObject *got, *want;
 	double error, scale;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "OO", &got, &want) || !need_tensor(got) || !need_tensor(want))
 		return NULL;
 	clv_status st = br_difference(py_borrow(got), py_borrow(want), &error, &scale);
@@ -433,7 +420,6 @@ PyObject *marks_py(PyObject *self, PyObject *args)
 {
 	PyObject *list;
 	int contents;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!p", &PyList_Type, &list, &contents) || !check_entries(list))
 		return NULL;
 	Py_ssize_t n = PyList_GET_SIZE(list);
@@ -452,7 +438,6 @@ PyObject *marks_changed_py(PyObject *self, PyObject *args)
 	int contents;
 	const char *marks;
 	Py_ssize_t size;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!py#", &PyList_Type, &list, &contents, &marks, &size) || !check_entries(list))
 		return NULL;
 	Py_ssize_t n = PyList_GET_SIZE(list);
@@ -471,7 +456,6 @@ PyObject *trace_segments_py(PyObject *self, PyObject *args)
 {
 	PyObject *file;
 	unsigned number;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!I", &ArtifactType, &file, &number))
 		return NULL;
 	const artifact *a = artifact_of(file);
@@ -479,18 +463,10 @@ PyObject *trace_segments_py(PyObject *self, PyObject *args)
 		return PyErr_Format(PyExc_IndexError, "there is no plan %u", number);
 	const artifact_plan *e = &a->plans.at[number];
 	PyObject *out = PyList_New(0), *rest = PyList_New(0);
-	for (uint32_t i = 0; out && rest && i < e->segments.n; i++) {
-		PyObject *one = segment_to(&e->segments.at[i]);
-		if (!one || PyList_Append(out, one) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(one);
-	}
-	for (uint32_t i = 0; out && rest && i < e->fallbacks.n; i++) {
-		PyObject *one = Py_BuildValue("(Is)", e->fallbacks.at[i].node, e->fallbacks.at[i].reason);
-		if (!one || PyList_Append(rest, one) < 0)
-			Py_CLEAR(rest);
-		Py_XDECREF(one);
-	}
+	for (uint32_t i = 0; out && rest && i < e->segments.n; i++)
+		list_push(&out, segment_to(&e->segments.at[i]));
+	for (uint32_t i = 0; out && rest && i < e->fallbacks.n; i++)
+		list_push(&rest, Py_BuildValue("(Is)", e->fallbacks.at[i].node, e->fallbacks.at[i].reason));
 	if (out && rest)
 		return Py_BuildValue("(NN)", out, rest);
 	Py_XDECREF(out);
@@ -523,7 +499,6 @@ PyObject *trace_report_py(PyObject *self, PyObject *args)
 	int json;
 	double covered;
 	char *text = NULL;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!IpO!ddd", &ArtifactType, &file, &o.plan, &json, &PyList_Type, &tape, &o.eager_ms,
 	                      &o.tape_ms, &o.traced_ms))
 		return NULL;
@@ -545,7 +520,6 @@ PyObject *trace_html_py(PyObject *self, PyObject *args)
 	clv_html_options h = CLV_HTML_OPTIONS_INIT;
 	long long frontier;
 	char *page = NULL;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!IO!zL", &ArtifactType, &file, &r.plan, &PyList_Type, &tape, &h.title, &frontier))
 		return NULL;
 	const char **reasons = tape_reasons(artifact_of(file), r.plan, tape);
@@ -566,7 +540,6 @@ PyObject *split_job_py(PyObject *self, PyObject *args)
 	const char *dir, *log;
 	int ends[2];
 	bool inside = false;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "yyii", &dir, &log, &ends[0], &ends[1]))
 		return NULL;
 	PyOS_BeforeFork();
@@ -583,14 +556,8 @@ PyObject *warm_compilers_py(PyObject *self, PyObject *none)
 {
 	pid_t pids[16];
 	uint32_t n = warm_count(pids, 16);
-	(void)self;
-	(void)none;
 	PyObject *list = PyList_New(0);
-	for (uint32_t i = 0; list && i < n && i < 16; i++) {
-		PyObject *pid = PyLong_FromLong(pids[i]);
-		if (!pid || PyList_Append(list, pid) != 0)
-			Py_CLEAR(list);
-		Py_XDECREF(pid);
-	}
+	for (uint32_t i = 0; list && i < n && i < 16; i++)
+		list_push(&list, PyLong_FromLong(pids[i]));
 	return list;
 }

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from ._dispatch import read_max_plans, read_on_guard
 from ._stages import Folding
-from ._ways import read_on_guard
 from .errors import ArgumentError
 from .profile import Profile
 
@@ -56,6 +56,7 @@ class Wanted(NamedTuple):
     node_weight: Callable[[Block], float] | None
     edge_weight: Callable[[Block | None, Block], float] | None
     records: bool  # what the forward does on other data, when a call needs it
+    max_plans: int
     options: dict[str, Any]  # of the partitioner
     given: dict[str, Any]  # as it was said
 
@@ -64,8 +65,6 @@ def read(given: Mapping[str, Any]) -> Wanted:
     """The arguments of pipe_model by name."""
     nparts = _count(given["nparts"], "nparts", MOST_DEVICES)
     training = _training(given["training"], given["model"])
-    _flag(given["generate_explicit_del"], "generate_explicit_del")
-    _path(given["output_file"], "output_file")
     if not isinstance(given["profile"], Profile):
         _path(given["profile"], "profile")
     return Wanted(
@@ -82,6 +81,7 @@ def read(given: Mapping[str, Any]) -> Wanted:
         _function(given["node_weight_function"], "node_weight_function"),
         _function(given["edge_weight_function"], "edge_weight_function"),
         read_on_guard(given["on_guard"]),
+        read_max_plans(given["max_plans"]),
         _options(given, nparts, training),
         dict(given),
     )

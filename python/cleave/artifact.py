@@ -21,6 +21,7 @@ import torch
 from . import _log, _native, _report, _show, tracing
 from ._dims import Point
 from ._save import Path
+from ._structure import Record as Record
 from ._structure import Structure
 from ._threads import read_threads
 from .errors import ArgumentError, InputError

@@ -35,10 +35,9 @@ from .errors import ArgumentError
 from .optimize import Optimize
 from .plan import as_call
 from .profile import device_name
-from .replay import ReplayBoundary, SplitReplayRuntime, prepare_split_replay
 from .spec import SplitSpec
 from .split import SplitRuntime, prepare_split
-from .validation import Kept
+from .validation import Kept, split_of
 
 Call = Callable[[], Any]
 Run = Call | tuple[Call, Callable[[Any], Any]]  # or a set-up outside of the clock, and what takes its result
@@ -436,7 +435,7 @@ class _Training:
         """Gradients of the round before go outside of the clock."""
 
         def cleared() -> SplitRuntime:
-            model = _model_of(runtime)
+            model = runtime._target.call
             if isinstance(model, torch.nn.Module):
                 model.zero_grad(set_to_none=True)
             return runtime
@@ -447,21 +446,14 @@ class _Training:
 class _Ready(NamedTuple):
     """A split, and the seconds until it had run once; None where somebody else prepared it."""
 
-    runtime: Any
+    runtime: SplitRuntime
     prepare_s: float | None = None
     first_run_s: float | None = None
 
 
-def _model_of(runtime: SplitRuntime | SplitReplayRuntime) -> Callable[..., Any]:
-    own = runtime.runtime if isinstance(runtime, SplitReplayRuntime) else runtime
-    return own._target.call
-
-
 def _engines(ready: _Ready, boundary: Any) -> Engines:
     """What ran the halves when this boundary was made."""
-    cut = boundary.cut if isinstance(boundary, ReplayBoundary) else ready.runtime._named(boundary)[1]
-    engines: Engines = cut.engines
-    return engines
+    return ready.runtime._named(boundary).engines
 
 
 def _told(result: BenchmarkResult, name: str, ready: _Ready, boundary: Any = None) -> BenchmarkResult:
@@ -518,7 +510,7 @@ def _learning(rounds: _Training, every: Sequence[_Ready], iterations: int, warmu
 
 def benchmark_runtime(
     model: Callable[..., Any],
-    runtime: SplitRuntime | SplitReplayRuntime,
+    runtime: SplitRuntime,
     inputs: Any,
     *,
     kwargs: dict[str, Any] | None = None,
@@ -539,14 +531,13 @@ def benchmark_runtime(
     >>> [r.name for r in cleave.benchmark.benchmark_runtime(net, runtime, (x,), iterations=3)]
     ['direct_pytorch_forward', 'generated_eager_prefix_suffix', 'generated_eager_suffix_only']
     """
-    if not isinstance(runtime, SplitRuntime | SplitReplayRuntime):
-        raise TypeError(f"runtime is what prepare_split or prepare_split_replay gives, not {type(runtime).__name__}")
-    if targets is not None and not isinstance(runtime, SplitRuntime):
-        raise TypeError("a SplitReplayRuntime cannot train: leave targets out, or use prepare_split")
+    own = split_of(runtime)
+    if targets is not None and not hasattr(runtime, "train_suffix"):
+        raise TypeError(f"a {type(runtime).__name__} cannot train: leave targets out, or use prepare_split")
     _check_counts(iterations, warmup)
     subject = _Subject(model, inputs, kwargs)
-    with Kept(model), Kept(_model_of(runtime)):
-        return _all(subject, [_Ready(runtime)], targets, loss_fn, iterations, warmup)
+    with Kept(model), Kept(own._target.call):
+        return _all(subject, [_Ready(own)], targets, loss_fn, iterations, warmup)
 
 
 def _all(
@@ -588,7 +579,7 @@ def benchmark_split_modes(
         for mode in modes:
             compiling = compile_options if mode == "compiled" else None
             more = {**options, "mode": mode, "compile_options": compiling, "optimize": optimize}
-            every.append(_prepared(subject, prepare_split, more, subject.replay, grad=False))
+            every.append(_prepared(subject, more, subject.replay, grad=False))
         return _all(subject, every, targets, loss_fn, iterations, warmup)
 
 
@@ -605,18 +596,11 @@ def _options(
     }
 
 
-def _prepared(
-    subject: _Subject,
-    prepare: Callable[..., Any],
-    options: dict[str, Any],
-    first: Callable[[Any], Any],
-    *,
-    grad: bool,
-) -> _Ready:
+def _prepared(subject: _Subject, options: dict[str, Any], first: Callable[[Any], Any], *, grad: bool) -> _Ready:
     """Prepares a runtime, and gives it to `first` to run it. What PyTorch sets up on first use is there before."""
     with torch.no_grad():
         subject.forward()
-    runtime, prepare_s = subject.timed(lambda: prepare(subject.model, **options))
+    runtime, prepare_s = subject.timed(lambda: prepare_split(subject.model, **options))
     with torch.set_grad_enabled(grad):
         _, first_run_s = subject.timed(lambda: first(runtime))
     return _Ready(runtime, prepare_s, first_run_s)
@@ -638,20 +622,15 @@ def benchmark_replay_optimization(
     iterations: int = 20,
     warmup: int = 5,
 ) -> list[BenchmarkResult]:
-    """Inference: the model itself, its split as generated_eager runs it, and the replay runtime in another mode, or in
-    that one with another `optimize`."""
+    """Inference: the model itself, its split as generated_eager runs it, and the split in another mode, or with another
+    `optimize`. materialize_boundary changes nothing: a boundary always stays what it is."""
     _check_counts(iterations, warmup)
     subject = _Subject(model, inputs, kwargs)
     options = _options(example_inputs, example_kwargs, split, objective)
-    more = {
-        "mode": mode,
-        "compile_options": compile_options,
-        "optimize": optimize,
-        "materialize_boundary": materialize_boundary,
-    }
+    more = {"mode": mode, "compile_options": compile_options, "optimize": optimize}
     with Kept(model), torch.no_grad():
-        base = _prepared(subject, prepare_split, options, subject.replay, grad=False)
-        fast = _prepared(subject, prepare_split_replay, {**options, **more}, subject.replay, grad=False)
+        base = _prepared(subject, options, subject.replay, grad=False)
+        fast = _prepared(subject, {**options, **more}, subject.replay, grad=False)
         ways: dict[str, Way] = {
             "direct": subject.forward,
             "base": lambda: subject.replay(base.runtime),
@@ -689,9 +668,9 @@ def benchmark_split_retain_optimization(
     rounds = _Training(subject, targets, loss_fn)
     train = rounds.both
     with Kept(model), torch.enable_grad():
-        base = _prepared(subject, prepare_split, options, train, grad=True)
+        base = _prepared(subject, options, train, grad=True)
         better = {**options, "mode": mode, "compile_options": compile_options}
-        fast = _prepared(subject, prepare_split, better, train, grad=True)
+        fast = _prepared(subject, better, train, grad=True)
         ways: dict[str, Way] = {name: rounds.way(train, r.runtime) for name, r in (("base", base), ("fast", fast))}
         found = subject.compare(ways, iterations, warmup)
         return [

@@ -11,7 +11,7 @@ Nothing is pickled and no code runs when a payload is read; a file that is not a
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -115,7 +115,8 @@ class BoundaryPayload(_show.Shown):
 
     def _write(self, compress: Compress, checksum: bool, path: bytes | None) -> bytes | None:
         method = _methods(compress, self.tensors)
-        data, losses = _native.payload_write(self._fields(), self.tensors, self.values, method, checksum, path, to_host)
+        values = _encoded(self.values)
+        data, losses = _native.payload_write(self._fields(), self.tensors, values, method, checksum, path, to_host)
         self.compression_error.clear()
         self.compression_error.update(_errors(losses))
         return data
@@ -153,7 +154,7 @@ class BoundaryPayload(_show.Shown):
             {label: TensorSchema(dtype, dims(shape), where, g) for label, dtype, shape, where, g in schema},
             grad,
             backward,
-            values,
+            _decoded(values),
             sizes,
             _errors(losses),
         )
@@ -168,14 +169,63 @@ def pack(values: Any, *, checksum: bool = True) -> bytes:
     >>> cleave.unpack(cleave.pack([1 << 100, b"x", slice(None, 3)]))
     [1267650600228229401496703205376, b'x', slice(None, 3, None)]
     """
-    data, _ = _native.payload_write(None, {}, values, None, checksum, None, to_host)
+    data, _ = _native.payload_write(None, {}, _encoded(values), None, checksum, None, to_host)
     assert data is not None
     return data
 
 
 def unpack(data: Any, device: Device = None) -> Any:
     """What pack packed, with its tensors on `device` (default: CPU)."""
-    return _native.payload_read(False, data, None, _Place(device))[2]
+    return _decoded(_native.payload_read(False, data, None, _Place(device))[2])
+
+
+# ---- classes of the user's own ---------------------------------------------------------------------------------------
+
+_OBJECT = "cleave.object"  # the only key of a dict that stands for an object
+_serializers: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {}
+
+
+def register_serializer(cls: type, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+    """Lets payloads hold objects of a class: encode gives plain values for one, decode the object for them.
+
+    A reader needs the same registration; the class goes by its module and name.
+
+    >>> import fractions, cleave
+    >>> half = fractions.Fraction(1, 2)
+    >>> cleave.payload.register_serializer(fractions.Fraction, str, fractions.Fraction)
+    >>> cleave.unpack(cleave.pack([half]))
+    [Fraction(1, 2)]
+    """
+    if not isinstance(cls, type) or not callable(encode) or not callable(decode):
+        raise TypeError("a serializer is a class and two functions")
+    _serializers[cls] = (f"{cls.__module__}.{cls.__qualname__}", encode, decode)
+
+
+def _encoded(value: Any) -> Any:
+    """Values with every object of a registered class as a dict."""
+    if not _serializers:
+        return value
+    if type(value) in _serializers:
+        name, encode, _ = _serializers[type(value)]
+        return {_OBJECT: (name, _encoded(encode(value)))}
+    return _each(value, _encoded)
+
+
+def _decoded(value: Any) -> Any:
+    """The other way round."""
+    if type(value) is dict and list(value) == [_OBJECT]:
+        name, plain = value[_OBJECT]
+        for known, _, decode in _serializers.values():
+            if known == name:
+                return decode(_decoded(plain))
+        raise PayloadError(f"the payload holds a {name}: register_serializer has to be called for it first")
+    return _each(value, _decoded)
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(change, value))
+    return {key: change(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def check(

@@ -30,17 +30,17 @@ from . import _native, _report, _save, _show, _tree, progress
 from ._capture import Arguments, Captured, take_apart
 from ._dims import Point
 from ._log import logger, warn
+from ._names import renamed
 from ._sizes import Sized
 from ._state import RandomState, Target
 from ._threads import limited, read_threads
 from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
 from .optimize import NONE, read_level
-from .plan import Plan, Program, as_call, as_inputs, capture
+from .plan import Plan, Program, Way, as_call, as_inputs, capture
 from .visualization import Drawable, Subject
 
 log = logger("trace")
 
-MOST_BATCH = 1024  # of dynamic_batch_size=True
 CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
 MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
 TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
@@ -57,7 +57,7 @@ class TensorInfo(NamedTuple):
 
 
 class GraphNode(NamedTuple):
-    """An operator, as subgraph_builder_function sees it.
+    """An operator, as select(node) sees it.
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
@@ -170,50 +170,59 @@ class Report:
         return _report.write_file(self._artifact, path, title, None, self._tape)
 
 
+@renamed(
+    dynamic_batch_size="dynamic_batch=(1, 64)",
+    example_kwarg_inputs="example_kwargs",
+    subgraph_builder_function="select",
+    ops_to_partition="exclude",
+    torch_executed_ops="exclude",
+    torch_executed_modules="exclude",
+    require_full_compilation="fallback=False",
+    max_subgraph_count="max_segments",
+    model_support_percentage_threshold="support_threshold",
+    strict="cleave.compat.trace for it; here outputs may always be dicts",
+)
 def trace(
     model: Callable[..., Any],
     example_inputs: Any = (),
+    example_kwargs: dict[str, Any] | None = None,
     *,
     backend: str = "inductor",
     compiler_args: Sequence[str] | None = None,
     compiler_timeout: float | None = None,
     compiler_workdir: str | os.PathLike[str] | None = None,
-    subgraph_builder_function: Callable[[GraphNode], bool] | None = None,
+    select: Callable[[GraphNode], bool] | None = None,
+    exclude: Iterable[str] = (),
     minimum_segment_size: int = 2,
+    max_segments: int | None = None,
     fallback: bool = True,
-    dynamic_batch_size: bool | tuple[int, int] = False,
-    strict: bool = True,
+    support_threshold: float = 0.0,
+    dynamic_batch: tuple[int, int] | None = None,
     check_trace: bool = True,
     check_inputs: Sequence[Any] | None = None,
     check_tolerance: float | None = None,
-    example_kwarg_inputs: dict[str, Any] | None = None,
-    max_subgraph_count: int | None = None,
-    model_support_percentage_threshold: float = 0.0,
-    ops_to_partition: Iterable[str] = (),
-    torch_executed_ops: Iterable[str] = (),
-    torch_executed_modules: Iterable[str] = (),
-    require_full_compilation: bool = False,
-    dryrun: bool = False,
     rtol: float | None = None,
     atol: float | None = None,
+    dryrun: bool = False,
+    keep_slower: bool = False,
     parallel: int | None = None,
     cache: str | os.PathLike[str] | bool | None = None,
     optimize: str = "safe",
     threads: int | None = None,
-    keep_slower: bool = False,
     variants: Sequence[Any] = (),
 ) -> TracedModule:
     """Compiles what `backend` can compile of a module or function; the rest runs on the tape.
 
     docs/trace.md has every argument. In short: compiler_args go to the compiler; compiler_timeout is in seconds, for
-    one segment; compiler_workdir keeps what compilers read and wrote. subgraph_builder_function(node) says which
-    operators may be compiled. Segments with fewer operators than minimum_segment_size stay on the tape. fallback=False
-    (and require_full_compilation) raise a TraceError, which is an AttributeError, unless everything is compiled.
-    dynamic_batch_size: any number of rows, or a range of them. strict=False allows dicts as outputs. check_trace
-    compares the result with the model, on check_inputs too. dryrun chooses segments and compiles nothing. optimize
-    ("none", "safe", "fast") says what may be rewritten of the rest, threads how many a run uses (docs/optimize.md).
-    Segments that take longer than the tape are dropped, unless keep_slower says otherwise. variants: further examples,
-    on which the forward goes another way, for what it reads from its data: the file has plans for them too.
+    one segment; compiler_workdir keeps what compilers read and wrote. select(node) says which operators may be
+    compiled; exclude names operators ("aten::sort") and modules (paths or classes) that stay on the tape. Segments with
+    fewer operators than minimum_segment_size stay there too, and only max_segments are compiled. fallback=False raises
+    a TraceError, which is an AttributeError, unless everything is compiled; support_threshold (0 to 1) is the part of
+    the operators that must be. dynamic_batch is a range of batch sizes, as in capture. check_trace compares the result
+    with the model, also on check_inputs. dryrun chooses segments and compiles nothing. Segments that are slower than
+    the tape are dropped, unless keep_slower is set. optimize ("none", "safe", "fast") says what may be rewritten on the
+    tape, threads how many a run uses (docs/optimize.md). variants: further examples, on which the forward takes another
+    branch because of its data; the file has plans for them too.
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -221,20 +230,21 @@ def trace(
     >>> traced.coverage.operators
     3
     """
-    args, kwargs = as_call(example_inputs, example_kwarg_inputs)
+    args, kwargs = as_call(example_inputs, example_kwargs)
+    names = read_texts(exclude, "exclude")
     wanted = _Wanted(
         backend=_text(backend, "backend"),
-        args=_texts(compiler_args, "compiler_args"),
+        args=read_texts(compiler_args, "compiler_args"),
         timeout=_positive(compiler_timeout, "compiler_timeout"),
         workdir=None if compiler_workdir is None else os.path.abspath(os.fspath(compiler_workdir)),
         minimum=_count(minimum_segment_size, "minimum_segment_size"),
-        most=_count(max_subgraph_count, "max_subgraph_count"),
-        fallback=_flag(fallback, "fallback") and not _flag(require_full_compilation, "require_full_compilation"),
-        threshold=_fraction(model_support_percentage_threshold),
-        dynamic=_batch_range(dynamic_batch_size),
+        most=_count(max_segments, "max_segments"),
+        fallback=_flag(fallback, "fallback"),
+        threshold=_fraction(support_threshold),
+        dynamic=_batch_range(dynamic_batch),
         dryrun=_flag(dryrun, "dryrun"),
-        ops=[*_texts(ops_to_partition, "ops_to_partition"), *_texts(torch_executed_ops, "torch_executed_ops")],
-        modules=_texts(torch_executed_modules, "torch_executed_modules"),
+        ops=[name for name in names if "::" in name],
+        modules=[name for name in names if "::" not in name],
         rtol=_positive(rtol, "rtol", -1.0),
         atol=_positive(atol, "atol", -1.0),
         parallel=_count(parallel, "parallel"),
@@ -245,9 +255,9 @@ def trace(
     )
     if check_inputs is not None and not isinstance(check_inputs, (list, tuple)):
         raise TypeError(f"check_inputs is a list of inputs, not {type(check_inputs).__name__}")
-    if subgraph_builder_function is not None and not callable(subgraph_builder_function):
-        raise TypeError(f"subgraph_builder_function is a function, not {subgraph_builder_function!r}")
-    strict, check_trace = _flag(strict, "strict"), _flag(check_trace, "check_trace")
+    if select is not None and not callable(select):
+        raise TypeError(f"select is a function, not {select!r}")
+    check_trace = _flag(check_trace, "check_trace")
     calls = [as_call(inputs, None) for inputs in check_inputs or ()]
     tolerance = _positive(check_tolerance, "check_tolerance", -1.0)
     random = RandomState()
@@ -256,9 +266,7 @@ def trace(
         after.enter_context(limited(wanted.threads))
         how: dict[str, Any] = {"dynamic_batch": wanted.dynamic, "optimize": optimize, "threads": threads}
         plan = capture(model, args, kwargs, variants=variants, **how)
-        if strict:
-            _refuse_dicts(plan._main.output)
-        traced = _traced(plan, args, kwargs, wanted, subgraph_builder_function, variants)
+        traced = _traced(plan, args, kwargs, wanted, select, variants)
         if check_trace:
             progress.step("comparing with the model")
             for call in [(args, kwargs), *(as_inputs(example) for example in variants), *calls]:
@@ -333,7 +341,8 @@ def _flag(given: bool, name: str) -> bool:
     return given
 
 
-def _texts(given: Iterable[str] | None, name: str) -> list[str]:
+def read_texts(given: Iterable[str] | None, name: str) -> list[str]:
+    """An argument that is a list of texts, checked."""
     if given is None:
         return []
     if isinstance(given, str):
@@ -363,17 +372,17 @@ def _count(given: int | None, name: str) -> int:
 
 def _fraction(given: float) -> float:
     if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"model_support_percentage_threshold is a number, not {type(given).__name__}")
+        raise TypeError(f"support_threshold is a number, not {type(given).__name__}")
     if not 0 <= given <= 1:
-        raise ArgumentError(f"model_support_percentage_threshold is between 0 and 1, not {given}")
+        raise ArgumentError(f"support_threshold is between 0 and 1, not {given}")
     return float(given)
 
 
-def _batch_range(given: bool | tuple[int, int]) -> tuple[int, int] | None:
-    if isinstance(given, bool):
-        return (1, MOST_BATCH) if given else None
+def _batch_range(given: tuple[int, int] | None) -> tuple[int, int] | None:
+    if given is None:
+        return None
     if not isinstance(given, tuple) or len(given) != 2:
-        raise TypeError(f"dynamic_batch_size is True, False or a range like (1, 64), not {given!r}")
+        raise TypeError(f"dynamic_batch is a range such as (1, 64), or None, not {given!r}")
     return None if given[0] == given[1] else given  # one size is no range
 
 
@@ -381,17 +390,6 @@ def _cache(given: str | os.PathLike[str] | bool | None) -> str | None:
     if given is None or given is True:
         return None
     return "off" if given is False else os.path.abspath(os.fspath(given))
-
-
-def _refuse_dicts(spec: _tree.Spec) -> None:
-    """As torch.jit.trace does: who reads a dict of outputs by name may find it in another order."""
-    if spec.kind in ("dict", "mapping_object") or (isinstance(spec.cls, type) and issubclass(spec.cls, dict)):
-        raise CaptureError(
-            f"the model gives a {spec.cls.__name__ if isinstance(spec.cls, type) else 'dict'}, which strict=True does "
-            "not allow, as in torch.jit.trace: pass strict=False, or let the model return a tuple"
-        )
-    for child in spec.children:
-        _refuse_dicts(child)
 
 
 # ---- the trace itself
@@ -405,7 +403,7 @@ def _traced(
     select: Callable[[GraphNode], bool] | None,
     variants: Sequence[Any],
 ) -> TracedModule:
-    captured = [c for way in plan.every() for c in way._served()]
+    captured = [c for way in plan.every() for c in way.served()]
     reasons = [_chosen(c.plan, select) for c in captured]
     _warn_of_names(captured, wanted)
     folder = tempfile.mkdtemp(prefix="cleave-trace-")
@@ -447,16 +445,16 @@ def _chosen(native: Any, select: Callable[[GraphNode], bool] | None) -> list[str
     """Per node, why the caller's function leaves it on the tape."""
     if select is None:
         return None
-    return [None if select(node) else "subgraph_builder_function leaves it out" for node in graph_nodes(native)]
+    return [None if select(node) else "select leaves it out" for node in graph_nodes(native)]
 
 
-def _other_sizes(plan: Plan) -> Iterator[list[torch.Tensor]]:
+def _other_sizes(way: Way) -> Iterator[list[torch.Tensor]]:
     """Inputs at other sizes that were recorded: compiled parts are compared on them too. Plans for single sizes beside
     that of the example are not compiled: there can be many of them."""
-    sized, example = plan._sized, plan._example
+    sized, example = way.sized, way.example
     if sized is None or example is None:
         return
-    for c in plan._served():
+    for c in way.served():
         points = sorted(p for p, served in sized.served.items() if served is c and p != sized.example)
         if not c.symbols:
             continue
@@ -495,7 +493,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
-    >>> traced = cleave.trace(net, torch.randn(3, 4), dynamic_batch_size=(1, 8), dryrun=True)
+    >>> traced = cleave.trace(net, torch.randn(3, 4), dynamic_batch=(1, 8), dryrun=True)
     >>> traced(torch.randn(7, 4)).shape
     torch.Size([7, 8])
     >>> traced.save("net.clv")
@@ -526,7 +524,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
-        of = {id(c): way._sized for way in plan.every() for c in way._served()}
+        of = {id(c): way.sized for way in plan.every() for c in way.served()}
         how = (False, wanted.optimize, wanted.threads)
         self._runtime = _native.Runtime(artifact, None, None, True, False, True, *how)
         self.__dict__["_named"] = named  # not a child: its children are here themselves
@@ -690,7 +688,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     ) -> None:
         """Writes plan, weights and compiled parts as one .clv file, which C programs and cleave.load run.
 
-        With dynamic_batch_size a file serves every batch of its range, unless the model was seen to branch on it;
+        With dynamic_batch a file serves every batch of its range, unless the model was seen to branch on it;
         `prove` says whether more sizes are recorded now, as in Plan.save. `_extra_files` is how torch.jit.save calls
         this: it gets what torch.jit.load reads, the module of to_torchscript()."""
         if _extra_files is not None:
@@ -724,8 +722,8 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         """Records more sizes: a few, to see whether formulas hold at all of them; where they do not, as many as a file
         is to serve."""
         for way in self._plan.every():
-            sized, example = way._sized, way._example
-            if sized is None or example is None or id(way._main) not in self._numbers:
+            sized, example = way.sized, way.example
+            if sized is None or example is None or id(way.main.source) not in self._numbers:
                 continue
 
             def record(point: Point, sized: Sized = sized, example: Arguments = example) -> Any:

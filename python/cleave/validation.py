@@ -28,7 +28,6 @@ from ._transfer import check_batches
 from .errors import ArgumentError, CleaveError, ValidationError
 from .payload import METHODS, BoundaryPayload, Compress, check_methods
 from .plan import as_call, as_inputs
-from .replay import SplitReplayRuntime
 from .split import SplitRuntime
 
 
@@ -86,7 +85,7 @@ def _row(r: SizeResult) -> tuple[str, str, str, str]:
 
 
 def validate_dynamic_batches(
-    runtime: SplitRuntime | SplitReplayRuntime,
+    runtime: SplitRuntime,
     example_inputs: Any,
     batch_sizes: Iterable[int | Mapping[str, int]],
     rtol: float = 0.0,
@@ -97,7 +96,7 @@ def validate_dynamic_batches(
 
     A size is a number of rows, or a dict such as {"B": 2, "S": 40}. With rtol and atol 0 all bits must be equal. A size
     that fails is in the report with its reason, and nothing is raised; the model is left as it was."""
-    runtime = _split(runtime)
+    runtime = split_of(runtime)
     args, kwargs = as_call(example_inputs, example_kwargs)
     runtime.trace_plan.flatten_inputs(args, kwargs)  # raises what is wrong with their structure
     arguments = take_apart(runtime._target, args, kwargs)
@@ -109,8 +108,9 @@ def validate_dynamic_batches(
     return DynamicBatchReport(tuple(results))
 
 
-def _split(runtime: Any) -> SplitRuntime:
-    found = runtime.runtime if isinstance(runtime, SplitReplayRuntime) else runtime
+def split_of(runtime: Any) -> SplitRuntime:
+    """The runtime itself, or the one that a runtime of cleave.compat forwards to."""
+    found = getattr(runtime, "runtime", runtime)
     if not isinstance(found, SplitRuntime):
         raise TypeError(f"a SplitRuntime is needed, as prepare_split makes it, not {type(runtime).__name__}")
     return found
@@ -119,7 +119,7 @@ def _split(runtime: Any) -> SplitRuntime:
 def _try_size(runtime: SplitRuntime, arguments: Arguments, size: Any, rtol: float, atol: float) -> SizeResult:
     sizes: dict[str, int] = {}
     try:
-        sizes, at = _resized(runtime, arguments, size)
+        sizes, at = resized(runtime, arguments, size)
         with torch.no_grad():
             bitwise, diff, reason = _compare(runtime, at, rtol, atol)
         return SizeResult(sizes, reason is None, bitwise, diff, reason, _variant(runtime, at))
@@ -128,7 +128,8 @@ def _try_size(runtime: SplitRuntime, arguments: Arguments, size: Any, rtol: floa
         return SizeResult(sizes or {"size": size}, False, False, None, text, None)
 
 
-def _resized(runtime: SplitRuntime, arguments: Arguments, size: Any) -> tuple[dict[str, int], Arguments]:
+def resized(runtime: SplitRuntime, arguments: Arguments, size: Any) -> tuple[dict[str, int], Arguments]:
+    """The example at another size: a number of rows, or sizes by name."""
     sized, batch = runtime.sized, runtime.split_spec.batch_symbol
     wanted = dict(size) if isinstance(size, Mapping) else {batch: size}
     if sized is None:
@@ -335,7 +336,7 @@ class _Way:
 
 
 def validate_split(
-    runtime: SplitRuntime | SplitReplayRuntime, batches: Iterable[Any], compress: Iterable[Compress] = METHODS
+    runtime: SplitRuntime, batches: Iterable[Any], compress: Iterable[Compress] = METHODS
 ) -> CompressionReport:
     """What each way to compress the boundary saves, and what it does to the output of the model.
 
@@ -354,7 +355,7 @@ def validate_split(
     >>> report.results[2].output_error < 0.05
     True
     """
-    runtime = _split(runtime)
+    runtime = split_of(runtime)
     if isinstance(compress, str | Mapping) or not isinstance(compress, Iterable):
         raise TypeError(f"compress is a list of ways, such as ['fp16', 'int8'], not {compress!r}")
     ways = [_Way(None), *(_Way(c) for c in compress if c is not None)]
@@ -409,7 +410,7 @@ def _place(boundary: BoundaryPayload) -> torch.device:
 
 def assert_forward_equivalent(
     model: Callable[..., Any],
-    runtime: SplitRuntime | SplitReplayRuntime,
+    runtime: SplitRuntime,
     inputs: Any,
     rtol: float = 0.0,
     atol: float = 0.0,
@@ -417,7 +418,7 @@ def assert_forward_equivalent(
 ) -> None:
     """Prefix and suffix give what the model gives on these inputs, every bit of it unless rtol or atol are given.
     Buffers and the random state are put back."""
-    runtime = _split(runtime)
+    runtime = split_of(runtime)
     arguments = take_apart(runtime._target, *as_call(inputs, kwargs))
     args, named = arguments.rebuild(arguments.copies())  # the model may write to its inputs
     with Kept(runtime._target.call):
@@ -438,10 +439,14 @@ def assert_gradient_equivalent(
     loss_fn: Callable[..., torch.Tensor] | None = None,
     rtol: float = 0.0,
     atol: float = 0.0,
+    *,
+    split_inputs: Any = None,
 ) -> None:
     """One training step in two halves gives loss and parameter gradients of the whole step. Gradients, buffers and the
-    random state are put back; `model` may be the one that the runtime was prepared from, or an equal one."""
+    random state are put back; `model` may be the one that the runtime was prepared from, or an equal one.
+    split_inputs: what the halves get, where it is not what the model gets."""
     args, _ = as_call(inputs, None)
+    split_args, _ = as_call(inputs if split_inputs is None else split_inputs, None)
     with Kept(model, loss_fn):
         output = model(*args)
         loss = (loss_fn or default_loss)(output, targets)
@@ -449,7 +454,7 @@ def assert_gradient_equivalent(
         want = [(name, p.grad) for name, p in model.named_parameters()]
     own = runtime._target.call if isinstance(runtime._target.call, torch.nn.Module) else model
     with Kept(own, loss_fn):
-        boundary = runtime.run_training_prefix(*args)
+        boundary = runtime.run_training_prefix(*split_args)
         split_loss, gradients = runtime.train_suffix(boundary, targets, loss_fn=loss_fn)
         runtime.backward_prefix(boundary, gradients)
         got = [p.grad for p in own.parameters()]
@@ -487,11 +492,9 @@ class Kept:
             p.grad = gradient
 
 
-def assert_dynamic_batch_reuse(
-    runtime: SplitRuntime | SplitReplayRuntime, inputs_by_batch: Mapping[int, Any] | Iterable[Any]
-) -> None:
+def assert_dynamic_batch_reuse(runtime: SplitRuntime, inputs_by_batch: Mapping[int, Any] | Iterable[Any]) -> None:
     """One plan serves all these inputs: {batch size: inputs}, or one set of inputs after the other."""
-    runtime = _split(runtime)
+    runtime = split_of(runtime)
     every = inputs_by_batch.values() if isinstance(inputs_by_batch, Mapping) else inputs_by_batch
     signatures: dict[str, int | None] = {}
     for inputs in every:

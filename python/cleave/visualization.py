@@ -16,11 +16,15 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from .errors import ArgumentError, CleaveError
 from .spec import SplitCandidate
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # Python 3.11 has it in typing
 
 __all__ = [
     "GraphvizError",
@@ -33,9 +37,52 @@ __all__ = [
 ]
 
 FORMATS = ("svg", "pdf", "png", "dot")
-DEFAULT_DEPTH = 4
-ViewDetail = Literal["module", "operation"]
 Candidate = SplitCandidate | str | int
+
+
+class DotOptions(TypedDict, total=False):
+    """How a plan is drawn; the defaults are in DEFAULTS.
+
+    view_detail: "module" draws a call of a module as one node, with what joins modules between them; "operation" draws
+    every operation. max_module_depth: modules this deep are one node ("layer1.0" is 2 deep); None: none is folded.
+    show_operation_targets: the operators (aten::conv2d). show_debug_markers: what is in place, a view, random …, and
+    dtypes, bytes, buffers. show_node_indices: numbers and names of nodes. direction: "TB", "BT", "LR" or "RL"."""
+
+    view_detail: Literal["module", "operation"]
+    max_module_depth: int | None
+    direction: str
+    show_operation_targets: bool
+    show_debug_markers: bool
+    show_node_indices: bool
+
+
+DEFAULTS: DotOptions = {
+    "view_detail": "module",
+    "max_module_depth": 4,
+    "direction": "TB",
+    "show_operation_targets": False,
+    "show_debug_markers": False,
+    "show_node_indices": False,
+}
+
+
+class ShowOptions(DotOptions, total=False):
+    """How a plan is drawn, and what is done with it.
+
+    save_only: a notebook does not show it. return_dot: nothing is written, the DOT text is returned."""
+
+    save_only: bool
+    return_dot: bool
+
+
+class FileOptions(ShowOptions, total=False):
+    """All options of a picture.
+
+    outpath: the file, with or without its ending; by default the model's name in the current folder. fileformat: "svg",
+    "pdf" and "png" need the program `dot` of Graphviz, "dot" needs nothing."""
+
+    outpath: str | os.PathLike[str] | None
+    fileformat: str
 
 
 class GraphvizError(CleaveError, RuntimeError):
@@ -63,15 +110,9 @@ class Drawable:
         outpath: str | os.PathLike[str] | None = None,
         fileformat: str = "svg",
         view: Literal["trace", "split"] | None = None,
-        view_detail: ViewDetail = "module",
-        max_module_depth: int | None = DEFAULT_DEPTH,
-        show_operation_targets: bool = False,
-        show_debug_markers: bool = False,
-        show_node_indices: bool = False,
-        direction: str = "TB",
-        save_only: bool = False,
-        return_dot: bool = False,
+        *,
         candidate: Candidate | None = None,
+        **options: Unpack[ShowOptions],
     ) -> Picture | str:
         """Draws the plan with its cut (view="split") or as it is ("trace"); by default with the cut where there is one.
 
@@ -84,25 +125,12 @@ class Drawable:
         >>> "boundary_bytes: 32*B" in runtime.visualize(return_dot=True)
         True
         """
-        options: dict[str, Any] = {
-            "outpath": outpath,
-            "fileformat": fileformat,
-            "view_detail": view_detail,
-            "max_module_depth": max_module_depth,
-            "show_operation_targets": show_operation_targets,
-            "show_debug_markers": show_debug_markers,
-            "show_node_indices": show_node_indices,
-            "direction": direction,
-            "save_only": save_only,
-            "return_dot": return_dot,
-        }
+        where: FileOptions = {**options, "outpath": outpath, "fileformat": fileformat}
         if view is None:
             view = "split" if candidate is not None or self._subject().position is not None else "trace"
         if view not in ("trace", "split"):
             raise ArgumentError(f'view is "trace" or "split", not {view!r}')
-        return (
-            render_trace_graph(self, **options) if view == "trace" else render_split_graph(self, candidate, **options)
-        )
+        return render_trace_graph(self, **where) if view == "trace" else render_split_graph(self, candidate, **where)
 
 
 class CandidateRow(TypedDict):
@@ -147,46 +175,13 @@ class Picture:
 # ---- DOT text
 
 
-def export_trace_dot(
-    plan: Drawable,
-    *,
-    view_detail: ViewDetail = "module",
-    max_module_depth: int | None = DEFAULT_DEPTH,
-    show_operation_targets: bool = False,
-    show_debug_markers: bool = False,
-    show_node_indices: bool = False,
-    direction: str = "TB",
-) -> str:
-    """A plan (or the plan of a runtime) as DOT text.
-
-    view_detail: "module" draws a call of a module as one node, with what joins modules between them; "operation" draws
-    every operation. max_module_depth: modules this deep are one node ("layer1.0" is 2 deep); None: none is folded.
-    show_operation_targets: the operators (aten::conv2d). show_debug_markers: what is in place, a view, random …, and
-    dtypes, bytes, buffers. show_node_indices: numbers and names of nodes. direction: "TB", "BT", "LR" or "RL"."""
-    return _dot(
-        _subject(plan),
-        None,
-        view_detail=view_detail,
-        max_module_depth=max_module_depth,
-        show_operation_targets=show_operation_targets,
-        show_debug_markers=show_debug_markers,
-        show_node_indices=show_node_indices,
-        direction=direction,
-    )
+def export_trace_dot(plan: Drawable, **options: Unpack[DotOptions]) -> str:
+    """A plan (or the plan of a runtime) as DOT text, drawn as DotOptions says."""
+    return _dot(_subject(plan), None, options)
 
 
-def export_split_dot(
-    plan: Drawable,
-    candidate: Candidate | None = None,
-    *,
-    view_detail: ViewDetail = "module",
-    max_module_depth: int | None = DEFAULT_DEPTH,
-    show_operation_targets: bool = False,
-    show_debug_markers: bool = False,
-    show_node_indices: bool = False,
-    direction: str = "TB",
-) -> str:
-    """A plan with a cut, as DOT text; the other options are those of export_trace_dot.
+def export_split_dot(plan: Drawable, candidate: Candidate | None = None, **options: Unpack[DotOptions]) -> str:
+    """A plan with a cut, as DOT text, drawn as DotOptions says.
 
     candidate: where it is cut: a SplitCandidate, its position, or a boundary ("50%", "after:layer3"); None: where the
     runtime cuts it.
@@ -198,16 +193,7 @@ def export_split_dot(
     True
     """
     subject = _subject(plan)
-    return _dot(
-        subject,
-        _position(subject, candidate),
-        view_detail=view_detail,
-        max_module_depth=max_module_depth,
-        show_operation_targets=show_operation_targets,
-        show_debug_markers=show_debug_markers,
-        show_node_indices=show_node_indices,
-        direction=direction,
-    )
+    return _dot(subject, _position(subject, candidate), options)
 
 
 def export_split_candidates_table(plan: Drawable) -> list[CandidateRow]:
@@ -265,66 +251,39 @@ def _position(subject: Subject, candidate: Candidate | None) -> int:
     return candidate
 
 
-def _dot(
-    subject: Subject,
-    position: int | None,
-    *,
-    view_detail: str,
-    max_module_depth: int | None,
-    show_operation_targets: bool,
-    show_debug_markers: bool,
-    show_node_indices: bool,
-    direction: str,
-) -> str:
-    if max_module_depth is not None and (type(max_module_depth) is not int or max_module_depth < 0):
-        raise ArgumentError(f"max_module_depth is 0 or more, or None, not {max_module_depth!r}")
-    text: str = subject.plan.dot(
-        position,
-        view_detail,
-        max_module_depth,
-        direction,
-        show_operation_targets,
-        show_debug_markers,
-        show_node_indices,
-        subject.sizes,
-    )
+def _dot(subject: Subject, position: int | None, given: DotOptions) -> str:
+    unknown = [name for name in given if name not in DEFAULTS]
+    if unknown:
+        raise TypeError(f"there is no option {unknown[0]}; the options are {', '.join(DEFAULTS)}")
+    options = {**DEFAULTS, **given}
+    depth = options["max_module_depth"]
+    if depth is not None and (type(depth) is not int or depth < 0):
+        raise ArgumentError(f"max_module_depth is 0 or more, or None, not {depth!r}")
+    text: str = subject.plan.dot(position, *(options[name] for name in DEFAULTS), subject.sizes)
     return text
 
 
 # ---- files
 
 
-def render_trace_graph(
-    plan: Drawable,
-    *,
-    outpath: str | os.PathLike[str] | None = None,
-    fileformat: str = "svg",
-    save_only: bool = False,
-    return_dot: bool = False,
-    **options: Any,
-) -> Picture | str:
-    """Draws a plan into a file. The options are those of export_trace_dot, and:
-
-    outpath: the file, with or without its ending; by default the model's name in the current folder. fileformat: "svg",
-    "pdf" and "png" need the program `dot` of Graphviz, "dot" needs nothing. save_only: a notebook does not show it.
-    return_dot: nothing is written, the DOT text is returned."""
-    dot = export_trace_dot(plan, **options)
-    return dot if return_dot else _save(_subject(plan), "trace", dot, outpath, fileformat, not save_only)
+def render_trace_graph(plan: Drawable, **options: Unpack[FileOptions]) -> Picture | str:
+    """Draws a plan into a file, as FileOptions says."""
+    return _drawn(plan, "trace", lambda drawing: export_trace_dot(plan, **drawing), options)
 
 
 def render_split_graph(
-    plan: Drawable,
-    candidate: Candidate | None = None,
-    *,
-    outpath: str | os.PathLike[str] | None = None,
-    fileformat: str = "svg",
-    save_only: bool = False,
-    return_dot: bool = False,
-    **options: Any,
+    plan: Drawable, candidate: Candidate | None = None, **options: Unpack[FileOptions]
 ) -> Picture | str:
-    """Draws a plan with a cut into a file. The options are those of export_split_dot and render_trace_graph."""
-    dot = export_split_dot(plan, candidate, **options)
-    return dot if return_dot else _save(_subject(plan), "split", dot, outpath, fileformat, not save_only)
+    """Draws a plan with a cut into a file, as FileOptions says; candidate as in export_split_dot."""
+    return _drawn(plan, "split", lambda drawing: export_split_dot(plan, candidate, **drawing), options)
+
+
+def _drawn(plan: Drawable, view: str, export: Callable[[Any], str], options: Mapping[str, Any]) -> Picture | str:
+    drawing = dict(options)
+    outpath, fileformat = drawing.pop("outpath", None), drawing.pop("fileformat", "svg")
+    save_only, return_dot = drawing.pop("save_only", False), drawing.pop("return_dot", False)
+    dot = export(drawing)
+    return dot if return_dot else _save(_subject(plan), view, dot, outpath, fileformat, not save_only)
 
 
 def _save(

@@ -1,4 +1,4 @@
-/* Blocks in a list, each at least twice the one before, newest first. */
+/* The arena: a list of blocks, newest first. Blocks double up to a limit; what is larger gets a block of its own. */
 #include "base/arena.h"
 
 #include <stddef.h>
@@ -10,13 +10,13 @@ struct arena_block {
 	max_align_t data[];
 };
 
-enum { FIRST_BLOCK = 4096 };
+enum { FIRST_BLOCK = 4096, LARGEST_BLOCK = 1 << 20 };
 
 static struct arena_block *block_new(arena *a, size_t need)
 {
-	size_t size = a->top ? a->top->size * 2 : FIRST_BLOCK;
-	while (size < need)
-		size *= 2;
+	size_t size = !a->top ? FIRST_BLOCK : a->top->size < LARGEST_BLOCK / 2 ? a->top->size * 2 : LARGEST_BLOCK;
+	if (size < need)
+		size = need;
 	struct arena_block *b = mem_alloc(sizeof *b + size);
 	if (!b)
 		return NULL;
@@ -29,22 +29,25 @@ static struct arena_block *block_new(arena *a, size_t need)
 void *arena_alloc(arena *a, size_t size)
 {
 	const size_t align = sizeof(max_align_t);
-	if (size > SIZE_MAX / 4)
+	struct arena_block *b = NULL;
+	if (size <= SIZE_MAX / 4) {
+		size = (size + align - 1) / align * align;
+		b = a->top && a->top->size - a->top->used >= size ? a->top : block_new(a, size);
+	}
+	if (!b) {
+		a->failed = true;
 		return NULL;
-	size = (size + align - 1) / align * align;
-	struct arena_block *b = a->top;
-	if (!b || b->size - b->used < size)
-		b = block_new(a, size);
-	if (!b)
-		return NULL;
+	}
 	void *at = (char *)b->data + b->used;
 	b->used += size;
 	return at;
 }
 
-void *arena_array(arena *a, size_t n, size_t element)
+void *arena_array(arena *a, size_t n, size_t each)
 {
-	return n < SIZE_MAX / element ? arena_alloc(a, (n + 1) * element) : NULL;
+	size_t size;
+	bool fits = n < SIZE_MAX && !__builtin_mul_overflow(n + 1, each, &size);
+	return arena_alloc(a, fits ? size : SIZE_MAX);
 }
 
 uint32_t *arena_ids(arena *a, size_t n)
@@ -77,6 +80,11 @@ clv_status arena_take(arena *a, strbuf *b, const char **out)
 	return *out ? CLV_OK : fail_nomem();
 }
 
+clv_status arena_status(const arena *a)
+{
+	return a->failed ? fail_nomem() : CLV_OK;
+}
+
 void arena_free(arena *a)
 {
 	while (a->top) {
@@ -84,4 +92,5 @@ void arena_free(arena *a)
 		a->top = b->next;
 		mem_free(b);
 	}
+	a->failed = false;
 }

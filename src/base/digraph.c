@@ -1,6 +1,9 @@
 /* Directed graphs: arcs sorted by where they start, Tarjan's components, Kahn's order. */
 #include "base/digraph.h"
 
+#include <string.h>
+
+#include "base/arena.h"
 #include "base/heap.h"
 
 clv_status digraph_new(uint32_t n, const arc *at, uint32_t narcs, digraph *out)
@@ -14,8 +17,8 @@ clv_status digraph_new(uint32_t n, const arc *at, uint32_t narcs, digraph *out)
 		g.first[at[i].from + 2]++;
 	for (uint32_t v = 0; v < n; v++)
 		g.first[v + 2] += g.first[v + 1];
-	for (uint32_t i = 0; i < narcs;
-	     i++) /* now first[v + 1] is where the next arc of v goes: in the end, where v ends */
+	/* now first[v + 1] is where the next arc of v goes: in the end, where v ends */
+	for (uint32_t i = 0; i < narcs; i++)
 		g.to[g.first[at[i].from + 1]++] = at[i].to;
 	*out = g;
 	return CLV_OK;
@@ -96,24 +99,26 @@ static void number_components(component_walk *w)
 
 clv_status digraph_components(const digraph *g, uint32_t *component, uint32_t *count)
 {
+	arena scratch = {0};
 	uint32_t n = g->n;
-	component_walk w = {g, component, mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), 0, 0, 0};
-	bool memory = w.number && w.low && w.next && w.stack && w.path;
-	if (memory) {
-		for (uint32_t v = 0; v < n; v++)
-			component[v] = NO_VERTEX;
+	component_walk w = {.g = g,
+	                    .component = component,
+	                    .number = arena_ids(&scratch, n),
+	                    .low = arena_ids(&scratch, n),
+	                    .next = arena_ids(&scratch, n),
+	                    .stack = arena_ids(&scratch, n),
+	                    .path = arena_ids(&scratch, n)};
+	clv_status st = arena_status(&scratch);
+	if (st == CLV_OK) {
+		memset(component, 0xff, n * sizeof *component);
 		for (uint32_t v = 0; v < n; v++)
 			if (w.number[v] == NO_VERTEX)
 				walk_from(&w, v);
 		number_components(&w);
 		*count = w.ncomponents;
 	}
-	mem_free(w.number);
-	mem_free(w.low);
-	mem_free(w.next);
-	mem_free(w.stack);
-	mem_free(w.path);
-	return memory ? CLV_OK : fail_nomem();
+	arena_free(&scratch);
+	return st;
 }
 
 /* ---- order ----------------------------------------------------------------------------------------------------------------- */

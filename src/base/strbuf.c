@@ -213,3 +213,12 @@ clv_status strbuf_take(strbuf *b, char **out)
 	*b = (strbuf)STRBUF_INIT;
 	return CLV_OK;
 }
+
+clv_status strbuf_fail(clv_status code, strbuf *b)
+{
+	char *text;
+	TRY(strbuf_take(b, &text));
+	clv_status st = fail(code, "%s", text);
+	mem_free(text);
+	return st;
+}

@@ -39,5 +39,7 @@ void strbuf_double(strbuf *b, double v);
 void strbuf_free(strbuf *b);
 /* NUL-terminated; caller frees with mem_free; b is empty after, also on failure. */
 clv_status strbuf_take(strbuf *b, char **out);
+/* Fails with the text of b as its message; b is empty after. */
+clv_status strbuf_fail(clv_status code, strbuf *b);
 
 #endif

@@ -15,7 +15,7 @@
 #define SEARCH_STEPS 40000000u
 #define POLISH_STEPS 3000000u
 
-static clv_status run(chain *c, bool given, pipe_random *r, keeper *kept)
+static clv_status search_once(chain *c, bool given, pipe_random *r, keeper *kept)
 {
 	pipe_partition p;
 	TRY(chain_search(c, SEARCH_STEPS, given, r));
@@ -32,7 +32,7 @@ clv_status pipe_acyclic(const pipe_problem *pr, pipe_partition *out)
 	chain c;
 	TRY(chain_new(pr, &c));
 	for (uint32_t i = 0; i < (c.n < FEW ? 2 : RUNS) && st == CLV_OK && !c.stopped; i++) {
-		st = run(&c, i == 0, &r, &kept);
+		st = search_once(&c, i == 0, &r, &kept);
 		if (c.worst <= c.least * (1 + 1e-9))
 			break;
 	}

@@ -1,20 +1,21 @@
-/* auto: the best of all methods, and then a little better.
+/* auto: runs all methods, keeps the best result and polishes it.
  *
- * First those that give each device one stage; what comes out of each is also polished. Then those with mixed
- * placements. Where the lower bound is reached, only what is quick is still run, for fewer bytes. In the end the
- * best is polished round after round. What a graph is too large for is left out by its number of nodes, not by a
- * clock, so that a seed gives one result; the problem's time limit stops between methods. The DP over the chain is
- * always among them: nothing that comes out is worse than it. A method that refuses (METIS is not there, its own
- * limits) is passed over. Of all that were found and are as good as the best, to the hair's breadth that no measured
- * time is exact to, the one that sends the fewest bytes is taken. Where the throughput of the schedule is asked for, the
- * one that its timeline gives the most is: with few micro-batches a pipe of fewer stages can be idle for less long than
- * an evener one of many. The simple goal compares the fastest with one stage a device with the fastest of all. */
+ * First come the methods that give each device one stage; each result is also polished. Then come those with mixed
+ * placements. Once the lower bound is reached, only quick methods still run, to save bytes. In the end the best result
+ * is polished round after round. Methods that are too slow for a graph are left out by its number of nodes, not by a
+ * clock, so that a seed gives one result; the problem's time limit stops between methods. The DP over the chain always
+ * runs, so the result is never worse than its. A method that refuses (METIS is not there, its own limits) is skipped.
+ *
+ * Of all results within NEAR of the best, the one that sends the fewest bytes is taken: measured times are no more exact
+ * than that. If the goal is throughput, it is the one whose timeline gives the most: with few micro-batches a pipe of
+ * fewer stages can idle less than an evener one of many. The simple goal compares the fastest result with one stage a
+ * device with the fastest of all. */
 #include "pipe/polish.h"
 
 typedef struct auto_method {
 	const char *name;
-	uint32_t most_nodes; /* for larger graphs it takes too long; 0: none is too large */
-	bool mixed;          /* polishes by itself */
+	uint32_t most_nodes; /* it takes too long for larger graphs; 0: for none */
+	bool mixed;          /* polishes its own result */
 	bool spare;          /* not needed once the bound is reached */
 } auto_method;
 
@@ -57,11 +58,9 @@ static clv_status remember(auto_run *a, const pipe_partition *p)
 }
 
 /* Takes p, also on failure. */
-static clv_status offer(auto_run *a, pipe_partition *p)
+static clv_status offer_found(auto_run *a, pipe_partition *p)
 {
-	clv_status st = partition_tidy(a->pr, p);
-	if (st == CLV_OK)
-		st = partition_fill(a->pr, p);
+	clv_status st = partition_fill(a->pr, p);
 	if (st == CLV_OK)
 		st = remember(a, p);
 	if (st == CLV_OK)
@@ -82,7 +81,7 @@ static clv_status offer_polished(auto_run *a, const pipe_partition *p, double he
 	}
 	copy.bound_us = 0;
 	copy.optimal = false;
-	return offer(a, &copy);
+	return offer_found(a, &copy);
 }
 
 static clv_status offer_method(auto_run *a, const auto_method *m)
@@ -100,16 +99,11 @@ static clv_status offer_method(auto_run *a, const auto_method *m)
 		p.method = m->name;
 	st = partition_copy(a->pr->g, &p, &copy);
 	if (st == CLV_OK)
-		st = offer(a, &copy);
+		st = offer_found(a, &copy);
 	if (st == CLV_OK && !m->mixed)
 		st = offer_polished(a, &p, 0.3, 0);
 	partition_free(&p);
 	return st;
-}
-
-static bool fits(const auto_run *a, const auto_method *m)
-{
-	return method_named(m->name) && (m->most_nodes == 0 || a->pr->g->nodes.n <= m->most_nodes);
 }
 
 static clv_status offer_all(auto_run *a)
@@ -117,7 +111,8 @@ static clv_status offer_all(auto_run *a)
 	clv_status st = CLV_OK, refused = CLV_OK;
 	for (size_t i = 0; i < CANDIDATES; i++) {
 		const auto_method *m = &candidates[i];
-		if (!fits(a, m) || (m->spare && kept_reached(&a->kept)))
+		bool too_large = m->most_nodes && a->pr->g->nodes.n > m->most_nodes;
+		if (too_large || (m->spare && kept_reached(&a->kept)))
 			continue;
 		if (a->kept.has && time_is_up(a->pr, a->began)) {
 			a->kept.best.stopped = true;
@@ -154,7 +149,7 @@ static bool sends_less(const found *a, const found *b)
 	return a->p.nstages < b->p.nstages;
 }
 
-static void take(auto_run *a, found *better)
+static void take_found(auto_run *a, found *better)
 {
 	found kept = {a->kept.best, a->kept.score};
 	better->p.stopped = kept.p.stopped;
@@ -176,7 +171,7 @@ static void take_thriftiest(auto_run *a)
 			least = f;
 	}
 	if (least)
-		take(a, least);
+		take_found(a, least);
 }
 
 /* 0: it cannot be laid out in time. */
@@ -213,7 +208,7 @@ static clv_status take_fastest(auto_run *a, double simple)
 		}
 	}
 	if (fastest)
-		take(a, fastest);
+		take_found(a, fastest);
 	return CLV_OK;
 }
 

@@ -1,19 +1,19 @@
-/* Folding a plan into blocks.
+/* Folds a plan into blocks.
  *
- * Nodes are first taken in runs: neighbours in the plan that belong to the same layer. An interval of an order that is
- * topological has no path that leaves and comes back, so runs have no cycles, however often a module is called. What must
- * not be cut apart is then an edge both ways between two runs, and the strongly connected components are the blocks: a
- * component also takes in what lies between its parts. Linear in the plan.
+ * Nodes are first grouped into runs: neighbours in the plan that belong to the same layer. An interval of a topological
+ * order has no path that leaves and comes back, so runs have no cycles, however often a module is called. Two runs that
+ * must not be separated get an edge both ways, and the strongly connected components are the blocks: a component also
+ * takes in what lies between its parts. Linear in the plan.
  *
- * What stays together:
- *   - Who makes and who needs what cannot cross: host values, sparse tensors, sizes that are not known.
- *   - Who touches memory that is written in place, up to the last write; who touches a tensor of the model that is
- *     written or re-bound, at all (split/state.h).
- *   - Who reads memory beyond the elements of a tensor, and who made it.
- *   - A number that is read from data, and who needs it.
- *   - Who writes an input of the caller, with all before it: it is in the first stage.
- * What stays in order beside values: effects (split/order.h), and the users of what takes gradients, whose shares are then
- * added up in the order in which the whole model adds them. */
+ * These nodes stay together:
+ *   - the maker and the users of a value that cannot cross: host values, sparse tensors, unknown sizes;
+ *   - all that touch memory that is written in place, up to the last write, and all that touch a tensor of the model that
+ *     is written or re-bound (split/state.h);
+ *   - a node that reads memory beyond the elements of a tensor, and the tensor's maker;
+ *   - a number that is read from data, and its users;
+ *   - the writer of an input of the caller, and all before it: it is in the first stage.
+ * Besides values, the order of these is kept: effects (split/order.h), and the users of a value that takes gradients, so
+ * that its gradients are added up in the same order as in the whole model. */
 #include "pipe/blocks.h"
 
 #include <string.h>
@@ -24,6 +24,7 @@
 #include "split/state.h"
 
 typedef struct folding {
+	arena arena;
 	const plan *p;
 	const blocks_spec *s;
 	blocks *out;
@@ -53,7 +54,7 @@ static uint32_t depth_of(const char *path)
 	return n;
 }
 
-static bool is_whole(const folding *f, const scope *sc)
+static bool is_kept_whole(const folding *f, const scope *sc)
 {
 	for (uint32_t i = 0; i < f->s->nwhole; i++)
 		if (!strcmp(f->s->whole[i], plan_s(f->p, sc->cls)) || !strcmp(f->s->whole[i], plan_s(f->p, sc->path)))
@@ -73,7 +74,7 @@ static void fold_scopes(folding *f)
 	for (scope_id i = 0; i < p->scopes.n; i++) {
 		const scope *sc = &p->scopes.at[i];
 		scope_id above = sc->parent == NONE ? NONE : f->folded[sc->parent];
-		bool here = (sc->parent != NONE && f->leaf[i]) || is_whole(f, sc) ||
+		bool here = (sc->parent != NONE && f->leaf[i]) || is_kept_whole(f, sc) ||
 		            (sc->parent != NONE && depth_of(plan_s(p, sc->path)) >= f->s->depth);
 		f->folded[i] = above != NONE ? above : here ? i : NONE;
 	}
@@ -111,7 +112,7 @@ static void keep_together(folding *f, node_id a, node_id b)
 	add_edge(f, b, a);
 }
 
-static bool stays(const folding *f, value_id v)
+static bool cannot_cross(const folding *f, value_id v)
 {
 	const value *x = &f->p->values.at[v];
 	int64_t bytes;
@@ -132,7 +133,7 @@ static void use_value(void *ctx, value_id v)
 	f->last_user[v] = f->now;
 	if (x->kind == VALUE_RESULT)
 		add_edge(f, x->def, f->now);
-	if (x->kind == VALUE_RESULT && stays(f, v))
+	if (x->kind == VALUE_RESULT && cannot_cross(f, v))
 		keep_together(f, x->def, f->now);
 	if (before == NONE)
 		return;
@@ -172,7 +173,7 @@ static clv_status add_order_edges(folding *f)
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */
 
 /* last_user is here: per root, the last node that was seen to touch the storage. */
-static void touch(void *ctx, value_id v)
+static void touch_memory(void *ctx, value_id v)
 {
 	folding *f = ctx;
 	value_id root = alias_root(f->p, v);
@@ -190,9 +191,9 @@ static void touch_all(folding *f)
 		f->last_user[v] = NONE;
 	last_writers(p, f->writer);
 	for (f->now = 0; f->now < p->nodes.n && f->st == CLV_OK; f->now++) {
-		node_each_arg(p, f->now, touch, f);
-		each_written(f, f->now, touch);
-		node_each_result(p, f->now, touch, f);
+		node_each_arg(p, f->now, touch_memory, f);
+		each_written(f, f->now, touch_memory);
+		node_each_result(p, f->now, touch_memory, f);
 	}
 }
 
@@ -211,17 +212,17 @@ static clv_status join_reaches(folding *f)
 
 static clv_status join_data(folding *f)
 {
-	bool *bad = mem_alloc(f->p->nodes.n + 1);
-	clv_status st = bad ? data_cuts(f->p, f->live.last, bad) : fail_nomem();
-	for (node_id k = 0; st == CLV_OK && k + 1 < f->p->nodes.n; k++)
+	bool *bad = arena_alloc(&f->arena, f->p->nodes.n + 1);
+	TRY(arena_status(&f->arena));
+	TRY(data_cuts(f->p, f->live.last, bad));
+	for (node_id k = 0; k + 1 < f->p->nodes.n; k++)
 		if (bad[k])
 			keep_together(f, k, k + 1);
-	mem_free(bad);
-	return st;
+	return CLV_OK;
 }
 
-/* Whoever has a part in the model's output is in the last stage: everything behind it in the plan is with it, everything
-   else before it. */
+/* A node whose state is part of the model's output is in the last stage: everything after it in the plan is there too,
+   everything else before it. */
 static void join_last(folding *f, node_id first)
 {
 	uint32_t from = f->run_of[first];
@@ -249,8 +250,8 @@ static clv_status join_states(folding *f)
 	return st == CLV_OK ? f->st : st;
 }
 
-/* Whoever writes or reaches beyond an input of the caller is in the first stage: everything before it in the plan is
-   with it, everything else behind it. */
+/* A node that writes an input of the caller is in the first stage: everything before it in the plan is there too,
+   everything else after it. */
 static void join_first(folding *f, node_id last)
 {
 	for (uint32_t r = 1; r < f->heads.n; r++)
@@ -287,25 +288,6 @@ static clv_status add_edges(folding *f)
 
 /* ---- components ------------------------------------------------------------------------------------------------------------ */
 
-static int by_ends(const void *a, const void *b)
-{
-	const pipe_edge *x = a, *y = b;
-	if (x->from != y->from)
-		return x->from < y->from ? -1 : 1;
-	return (x->to > y->to) - (x->to < y->to);
-}
-
-static void sort_edges(pipe_edge *at, uint32_t *n)
-{
-	if (*n)
-		qsort(at, *n, sizeof *at, by_ends);
-	uint32_t kept = 0;
-	for (uint32_t i = 0; i < *n; i++)
-		if (!kept || by_ends(&at[i], &at[kept - 1]))
-			at[kept++] = at[i];
-	*n = kept;
-}
-
 static clv_status find_components(folding *f)
 {
 	digraph g = {0};
@@ -319,41 +301,37 @@ static clv_status find_components(folding *f)
 /* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
 
 /* Edges between components. */
-static clv_status lift_edges(const folding *f, const uint32_t *of_run, blocks *out)
+static clv_status lift_edges(const folding *f)
 {
+	blocks *out = f->out;
 	out->edges.n = 0;
 	for (uint32_t i = 0; i < f->edges.n; i++) {
-		pipe_edge e = {of_run[f->edges.at[i].from], of_run[f->edges.at[i].to]};
+		pipe_edge e = {f->component[f->edges.at[i].from], f->component[f->edges.at[i].to]};
 		if (e.from != e.to)
 			TRY(vec_push(&out->edges, e));
 	}
-	sort_edges(out->edges.at, &out->edges.n);
+	edges_sort(out->edges.at, &out->edges.n);
 	return CLV_OK;
 }
 
 /* Components are numbered by their first run, so their order stays as near to the plan's as it can. */
-static clv_status place_components(const folding *f, uint32_t *place)
+static clv_status order_components(folding *f)
 {
 	digraph g = {0};
-	TRY(lift_edges(f, f->component, f->out));
+	uint32_t *place = arena_ids(&f->arena, f->ncomponents);
+	TRY(arena_status(&f->arena));
+	TRY(lift_edges(f));
 	clv_status st = digraph_new(f->ncomponents, f->out->edges.at, f->out->edges.n, &g);
 	if (st == CLV_OK)
 		st = digraph_order(&g, place);
 	digraph_free(&g);
-	return st;
-}
-
-static clv_status order_components(folding *f)
-{
-	uint32_t *place = mem_ids(f->ncomponents);
-	clv_status st = place ? place_components(f, place) : fail_nomem();
-	for (uint32_t r = 0; st == CLV_OK && r < f->heads.n; r++)
+	TRY(st);
+	for (uint32_t r = 0; r < f->heads.n; r++)
 		f->component[r] = place[f->component[r]];
-	mem_free(place);
-	return st == CLV_OK ? lift_edges(f, f->component, f->out) : st;
+	return lift_edges(f);
 }
 
-/* What a node is part of in the name of its block: its layer, or itself. */
+/* The name of node n in that of its block: its layer's, or its own. */
 static const char *part_name(const folding *f, node_id n)
 {
 	scope_id layer = layer_of(f, n);
@@ -406,37 +384,36 @@ static clv_status fill_blocks(folding *f)
 {
 	blocks *b = f->out;
 	uint32_t n = f->ncomponents;
-	uint32_t *calls = mem_alloc((f->p->scopes.n + 1) * sizeof *calls);
-	clv_status st = calls ? vec_reserve(&b->at, n + 1) : fail_nomem();
-	if (st == CLV_OK)
-		st = vec_reserve(&b->order, f->p->nodes.n + 1);
-	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
+	uint32_t *calls = arena_array(&f->arena, f->p->scopes.n, sizeof *calls);
+	TRY(arena_status(&f->arena));
+	TRY(vec_reserve(&b->at, n + 1));
+	TRY(vec_reserve(&b->order, f->p->nodes.n + 1));
+	for (uint32_t i = 0; i < n; i++)
 		b->at.at[b->at.n++] = (block){.scope = NONE};
-	for (node_id k = 0; st == CLV_OK && k < f->p->nodes.n; k++) {
+	for (node_id k = 0; k < f->p->nodes.n; k++) {
 		b->of_node[k] = f->component[f->run_of[k]];
 		b->at.at[b->of_node[k]].n++;
 	}
-	for (uint32_t i = 0, at = 0; st == CLV_OK && i < n; i++) {
+	for (uint32_t i = 0, at = 0; i < n; i++) {
 		b->at.at[i].first = at;
 		at += b->at.at[i].n;
 		b->at.at[i].n = 0;
 	}
-	for (node_id k = 0; st == CLV_OK && k < f->p->nodes.n; k++) {
+	for (node_id k = 0; k < f->p->nodes.n; k++) {
 		block *x = &b->at.at[b->of_node[k]];
 		b->order.at[x->first + x->n++] = k;
 		b->order.n++;
 	}
-	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		describe_block(f, &b->at.at[i]);
-		st = name_block(f, &b->at.at[i], calls);
+		TRY(name_block(f, &b->at.at[i], calls));
 	}
-	mem_free(calls);
-	return st;
+	return CLV_OK;
 }
 
 static clv_status fold(folding *f)
 {
-	if (!f->folded || !f->leaf || !f->run_of || !f->last_user || !f->writer || !f->out->of_node || !f->out->syms)
+	if (f->arena.failed || !f->out->of_node || !f->out->syms)
 		return fail_nomem();
 	TRY(choose_sizes(f->p, f->s->sizes, f->out->syms));
 	TRY(node_names_new(f->p, &f->names));
@@ -444,10 +421,9 @@ static clv_status fold(folding *f)
 	fold_scopes(f);
 	TRY(make_runs(f));
 	TRY(add_edges(f));
-	sort_edges(f->edges.at, &f->edges.n);
-	f->component = mem_ids(f->heads.n);
-	if (!f->component)
-		return fail_nomem();
+	edges_sort(f->edges.at, &f->edges.n);
+	f->component = arena_ids(&f->arena, f->heads.n);
+	TRY(arena_status(&f->arena));
 	TRY(find_components(f));
 	TRY(order_components(f));
 	return fill_blocks(f);
@@ -457,20 +433,15 @@ clv_status blocks_new(const plan *p, const blocks_spec *s, blocks *out)
 {
 	blocks b = {.p = p, .of_node = mem_ids(p->nodes.n), .syms = mem_alloc((p->symbols.n + 1) * sizeof *b.syms)};
 	folding f = {.p = p, .s = s, .out = &b};
-	f.folded = mem_ids(p->scopes.n);
-	f.leaf = mem_alloc(p->scopes.n + 1);
-	f.run_of = mem_ids(p->nodes.n);
-	f.last_user = mem_ids(p->values.n);
-	f.writer = mem_ids(p->values.n);
+	f.folded = arena_ids(&f.arena, p->scopes.n);
+	f.leaf = arena_alloc(&f.arena, p->scopes.n);
+	f.run_of = arena_ids(&f.arena, p->nodes.n);
+	f.last_user = arena_ids(&f.arena, p->values.n);
+	f.writer = arena_ids(&f.arena, p->values.n);
 	clv_status st = fold(&f);
 	node_names_free(f.names);
 	liveness_free(&f.live);
-	mem_free(f.folded);
-	mem_free(f.leaf);
-	mem_free(f.run_of);
-	mem_free(f.component);
-	mem_free(f.last_user);
-	mem_free(f.writer);
+	arena_free(&f.arena);
 	vec_free(&f.heads);
 	vec_free(&f.edges);
 	if (st == CLV_OK)

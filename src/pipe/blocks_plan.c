@@ -1,5 +1,6 @@
-/* From blocks to a graph, and from stages back to a plan: nothing copies nodes, a plan is only brought into another order,
- * in which each stage is a range. */
+/* Makes the graph of the blocks, and plans in the order of their stages.
+ *
+ * Nothing copies nodes: a plan is only brought into another order, in which each stage is a range. */
 #include <string.h>
 
 #include "pipe/blocks.h"
@@ -22,7 +23,7 @@ typedef struct use_walk {
 	clv_status st;
 } use_walk;
 
-static void note_use(void *ctx, value_id v)
+static void note_block_use(void *ctx, value_id v)
 {
 	use_walk *w = ctx;
 	const value *x = &w->b->p->values.at[v];
@@ -45,16 +46,17 @@ static clv_status find_uses(use_walk *w)
 	const plan *p = w->b->p;
 	for (w->now = 0; w->now < p->nodes.n; w->now++) {
 		const node *n = &p->nodes.at[w->now];
-		node_each_arg(p, w->now, note_use, w);
+		node_each_arg(p, w->now, note_block_use, w);
 		for (uint32_t i = 0; i < n->nwrites; i++)
-			note_use(w, p->ids.at[n->writes + i]);
+			note_block_use(w, p->ids.at[n->writes + i]);
 	}
 	if (w->uses.n)
 		qsort(w->uses.at, w->uses.n, sizeof *w->uses.at, by_value);
 	return w->st;
 }
 
-static clv_status add_value(const blocks *b, value_id v, const use *uses, uint32_t n, bool leaves, pipe_graph *g)
+static clv_status add_crossing_value(const blocks *b, value_id v, const use *uses, uint32_t n, bool leaves,
+                                     pipe_graph *g)
 {
 	const value *x = &b->p->values.at[v];
 	pipe_value out = {.from = x->kind == VALUE_RESULT ? b->of_node[x->def] : PIPE_NONE,
@@ -78,24 +80,19 @@ static clv_status add_values(const blocks *b, const use_walk *w, const liveness 
 			at++;
 		bool leaves = can_cross(b->p, v) && live->last[v] == b->p->nodes.n;
 		if (at > first || leaves)
-			TRY(add_value(b, v, vec_from(&w->uses, first), at - first, leaves, g));
+			TRY(add_crossing_value(b, v, vec_from(&w->uses, first), at - first, leaves, g));
 	}
 	return CLV_OK;
 }
 
 static clv_status add_nodes(const blocks *b, const block_cost *costs, pipe_graph *g)
 {
+	g->named = true;
 	for (uint32_t i = 0; i < b->at.n; i++) {
 		const block *x = &b->at.at[i];
 		const block_cost *c = &costs[i];
-		char *name = mem_strdup(x->name, strlen(x->name));
-		if (!name)
-			return fail_nomem();
-		clv_status st = vec_push(&g->names, name);
-		if (st != CLV_OK) {
-			mem_free(name);
-			return st;
-		}
+		const char *name = arena_str(&g->names, x->name);
+		TRY(arena_status(&g->names));
 		TRY(vec_push(&g->nodes,
 		             ((pipe_node){i, name, c->fwd_us, c->bwd_us, c->param_bytes, c->held_bytes, c->work_bytes})));
 	}

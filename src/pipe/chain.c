@@ -1,4 +1,4 @@
-/* Chains: what they are made of, and other topological orders inside of their stages. */
+/* Chains: making one, and shuffling the topological order inside its stages. */
 #include "pipe/chain.h"
 
 #include <float.h>
@@ -9,36 +9,37 @@
 
 void chain_free(chain *c)
 {
-	void *all[] = {c->order, c->cut,   c->stage_of, c->device_of,  c->made,     c->made_first, c->read,  c->read_first,
-	               c->sum,   c->load,  c->border,   c->wait,       c->ready,    c->place,      c->trial, c->in_flight,
-	               c->spot,  c->reach, c->back,     c->kept_order, c->kept_cut, c->kept_device};
-	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-		mem_free(all[i]);
+	arena_free(&c->arena);
 	*c = (chain){0};
-}
-
-/* Ids for `to`, added to what failed before. */
-static bool ids(uint32_t **to, size_t n)
-{
-	*to = mem_ids(n);
-	return *to != NULL;
 }
 
 static clv_status allocate(chain *c)
 {
+	arena *a = &c->arena;
 	size_t n = c->n, k = c->k, spots = chain_spots(c);
-	bool ok = ids(&c->order, n) && ids(&c->cut, k + 1) && ids(&c->stage_of, n) && ids(&c->device_of, k) &&
-	          ids(&c->made, (size_t)c->pr->g->values.n + 1) && ids(&c->read, (size_t)c->pr->g->uses.n + 1) &&
-	          ids(&c->wait, n) && ids(&c->ready, n) && ids(&c->place, n) && ids(&c->trial, k + 1) &&
-	          ids(&c->in_flight, k) && ids(&c->spot, spots) && ids(&c->back, (k + 1) * spots) &&
-	          ids(&c->kept_order, n) && ids(&c->kept_cut, k + 1) && ids(&c->kept_device, k);
-	c->made_first = mem_alloc((n + 2) * sizeof *c->made_first);
-	c->read_first = mem_alloc((n + 2) * sizeof *c->read_first);
-	c->sum = mem_alloc((n + 1) * sizeof *c->sum);
-	c->load = mem_alloc((n + 1) * sizeof *c->load);
-	c->border = mem_alloc((n + 2) * sizeof *c->border);
-	c->reach = mem_alloc((k + 1) * spots * sizeof *c->reach);
-	return ok && c->made_first && c->read_first && c->sum && c->load && c->border && c->reach ? CLV_OK : fail_nomem();
+	c->order = arena_ids(a, n);
+	c->stage_of = arena_ids(a, n);
+	c->wait = arena_ids(a, n);
+	c->ready = arena_ids(a, n);
+	c->place = arena_ids(a, n);
+	c->kept_order = arena_ids(a, n);
+	c->device_of = arena_ids(a, k);
+	c->in_flight = arena_ids(a, k);
+	c->kept_device = arena_ids(a, k);
+	c->cut = arena_ids(a, k + 1);
+	c->trial = arena_ids(a, k + 1);
+	c->kept_cut = arena_ids(a, k + 1);
+	c->spot = arena_ids(a, spots);
+	c->back = arena_ids(a, (k + 1) * spots);
+	c->reach = arena_array(a, (k + 1) * spots, sizeof *c->reach);
+	c->made = arena_ids(a, c->pr->g->values.n);
+	c->read = arena_ids(a, c->pr->g->uses.n);
+	c->made_first = arena_array(a, n + 2, sizeof *c->made_first);
+	c->read_first = arena_array(a, n + 2, sizeof *c->read_first);
+	c->sum = arena_array(a, n + 1, sizeof *c->sum);
+	c->load = arena_array(a, n + 1, sizeof *c->load);
+	c->border = arena_array(a, n + 2, sizeof *c->border);
+	return arena_status(a);
 }
 
 /* Values by the node that makes and by the nodes that read them. */
@@ -65,27 +66,6 @@ static void list_values(chain *c)
 	}
 }
 
-/* Links that differ make devices differ. */
-static bool links_alike(const pipe_problem *pr)
-{
-	for (uint32_t i = 0; pr->bandwidth && i < pr->k * pr->k; i++)
-		if (i / pr->k != i % pr->k && pr->bandwidth[i] != pr->bandwidth[1])
-			return false;
-	return true;
-}
-
-static void look_at_devices(chain *c)
-{
-	const pipe_device *d = c->pr->devices;
-	c->plain = c->pr->bandwidth == NULL;
-	c->alike = links_alike(c->pr);
-	for (uint32_t i = 0; i < c->k; i++) {
-		c->plain = c->plain && d[i].memory_bytes == 0;
-		c->alike = c->alike && d[i].speed == d[0].speed && d[i].memory_bytes == d[0].memory_bytes;
-		c->device_of[i] = i;
-	}
-}
-
 clv_status chain_new(const pipe_problem *pr, chain *c)
 {
 	*c = (chain){.pr = pr, .n = pr->g->nodes.n, .k = pr->k, .worst = DBL_MAX};
@@ -97,7 +77,10 @@ clv_status chain_new(const pipe_problem *pr, chain *c)
 		return st;
 	}
 	list_values(c);
-	look_at_devices(c);
+	c->plain = !pr->bandwidth && !memory_limited(pr);
+	c->alike = devices_alike(pr);
+	for (uint32_t i = 0; i < c->k; i++)
+		c->device_of[i] = i;
 	schedule_in_flight(pr, c->device_of, c->k, c->in_flight);
 	if (pr->seconds > 0)
 		c->deadline = clock_seconds() + pr->seconds;
@@ -128,17 +111,15 @@ static double crowded(const double *us, uint32_t n, uint32_t k, double fastest)
 clv_status least_bottleneck(const pipe_problem *pr, double *us_out)
 {
 	uint32_t n = pr->g->nodes.n;
-	double *us = mem_alloc(n * sizeof *us), total = 0, speeds = 0, fastest = 0;
+	double *us = mem_alloc(n * sizeof *us), fastest = 0;
 	if (!us)
 		return fail_nomem();
 	for (uint32_t i = 0; i < n; i++)
-		total += us[i] = node_us(pr, i);
-	for (uint32_t d = 0; d < pr->k; d++) {
-		speeds += pr->devices[d].speed;
+		us[i] = node_us(pr, i);
+	for (uint32_t d = 0; d < pr->k; d++)
 		fastest = fmax(fastest, pr->devices[d].speed);
-	}
 	qsort(us, n, sizeof *us, by_time_down);
-	*us_out = fmax(total / speeds, fmax(n ? us[0] / fastest : 0, crowded(us, n, pr->k, fastest)));
+	*us_out = fmax(problem_lower_bound(pr), crowded(us, n, pr->k, fastest));
 	mem_free(us);
 	return CLV_OK;
 }

@@ -13,12 +13,8 @@ typedef struct chain_load {
 	double fwd, bwd, param, held, work;
 } chain_load;
 
-/* Bytes over the border between two stages: forward, and back as gradients. */
-typedef struct chain_border {
-	double fwd, bwd;
-} chain_border;
-
 typedef struct chain {
+	arena arena;
 	const pipe_problem *pr; /* borrowed */
 	uint32_t n, k;
 	bool plain;          /* time alone counts: no links that cost, no memory that ends */
@@ -39,7 +35,7 @@ typedef struct chain {
 	/* scratch */
 	double *sum;                    /* n + 1: time before a position */
 	chain_load *load;               /* n + 1: the same of everything; work is that of the node at the position */
-	chain_border *border;           /* n + 1 */
+	pipe_border *border;            /* n + 1 */
 	uint32_t *wait, *ready, *place; /* n each */
 	uint32_t *trial, *in_flight;    /* k + 1 */
 	uint32_t *spot, nspots;         /* candidates for cuts */
@@ -54,8 +50,8 @@ void chain_free(chain *c);
 
 /* The cost of stage s as score.c reckons it; what is over the memory comes on top and outweighs every time. Where a
    stage is recomputed, all that comes in counts as held, which is at least what is. */
-double chain_cost(const chain *c, uint32_t s, const chain_load *in, const chain_border *before,
-                  const chain_border *after);
+double chain_cost(const chain *c, uint32_t s, const chain_load *in, const pipe_border *before,
+                  const pipe_border *after);
 
 /* Begins with stages that are given, k of them in a row, none empty. */
 void chain_take(chain *c, const uint32_t *stage_of, const uint32_t *device_of);

@@ -1,8 +1,7 @@
-/* Chains: where an order is cut, and what that costs.
+/* Chains: finds the best cut of an order, and the cost of a cut.
  *
- * Where time alone counts, the best cut of an order is found by filling stages under a limit that is bisected.
- * Where links or memory count, it is a DP over positions (all of them, or the cheapest to cut of each run of
- * neighbours). */
+ * Where time alone counts, stages are filled up to a limit, which is bisected. Where links or memory count, it is a DP
+ * over positions: all of them, or the cheapest to cut of each run of neighbours. */
 #include "pipe/chain.h"
 
 #include <float.h>
@@ -36,7 +35,7 @@ static uint32_t last_within(const double *sum, uint32_t from, uint32_t to, doubl
 
 /* Stages before `pivot` are filled from the front up to the limit, those behind it from the end; the pivot gets
    what is between. If any cut of this order is within the limit, this one is. */
-static bool fill(const chain *c, double most, uint32_t pivot, uint32_t *cut)
+static bool fill_stages(const chain *c, double most, uint32_t pivot, uint32_t *cut)
 {
 	const double *sum = c->sum;
 	uint32_t n = c->n, k = c->k;
@@ -81,7 +80,7 @@ static void bisect(chain *c, uint32_t pivot)
 	while (c->worst - low > CHAIN_EQUAL / 4 * c->worst) {
 		double mid = low + (c->worst - low) / 2;
 		c->steps += 16 * c->k;
-		if (fill(c, mid, pivot, c->trial))
+		if (fill_stages(c, mid, pivot, c->trial))
 			keep_trial(c);
 		else
 			low = mid;
@@ -94,12 +93,12 @@ static bool cut_plain(chain *c, uint32_t pivot)
 {
 	chain_sum(c);
 	c->steps += c->n + 16 * c->k;
-	if (fill(c, c->worst * (1 - CHAIN_EQUAL), pivot, c->trial)) {
+	if (fill_stages(c, c->worst * (1 - CHAIN_EQUAL), pivot, c->trial)) {
 		keep_trial(c);
 		bisect(c, pivot);
 		return true;
 	}
-	if (!fill(c, c->worst, pivot, c->trial))
+	if (!fill_stages(c, c->worst, pivot, c->trial))
 		return false;
 	memcpy(c->cut, c->trial, (c->k + 1) * sizeof *c->cut);
 	return true;
@@ -107,31 +106,7 @@ static bool cut_plain(chain *c, uint32_t pivot)
 
 /* ---- what everything costs ------------------------------------------------------------------------------------- */
 
-static double transfer(const chain *c, uint32_t from, uint32_t to, double bytes)
-{
-	const pipe_problem *pr = c->pr;
-	uint32_t a = c->device_of[from], b = c->device_of[to];
-	return pr->bandwidth && bytes > 0 ? bytes / pr->bandwidth[(size_t)a * pr->k + b] * 1e6 + pr->latency_us : 0;
-}
-
-/* What of the transfers is not hidden by the stage's own work. */
-static double waits_for_links(const chain *c, uint32_t s, double fwd, double bwd, const chain_border *before,
-                              const chain_border *after)
-{
-	double in = 0, out = 0, grad_in = 0, grad_out = 0;
-	if (s > 0) {
-		in = transfer(c, s - 1, s, before->fwd);
-		grad_out = transfer(c, s, s - 1, before->bwd);
-	}
-	if (s + 1 < c->k) {
-		out = transfer(c, s, s + 1, after->fwd);
-		grad_in = transfer(c, s + 1, s, after->bwd);
-	}
-	double waits = fmax(0, fmax(in, out) - fwd);
-	return c->pr->training ? waits + fmax(0, fmax(grad_in, grad_out) - bwd) : waits;
-}
-
-static double bytes_over(const chain *c, uint32_t s, const chain_load *in, const chain_border *before)
+static double bytes_over(const chain *c, uint32_t s, const chain_load *in, const pipe_border *before)
 {
 	const pipe_problem *pr = c->pr;
 	int64_t limit = pr->devices[c->device_of[s]].memory_bytes;
@@ -139,27 +114,25 @@ static double bytes_over(const chain *c, uint32_t s, const chain_load *in, const
 		return 0;
 	double bytes = in->param * pr->param_copies + in->work;
 	if (pr->training && pr->recompute)
-		bytes += before->fwd * c->in_flight[s] + in->held;
+		bytes += (double)before->fwd * c->in_flight[s] + in->held;
 	else if (pr->training)
 		bytes += in->held * c->in_flight[s];
 	return fmax(0, ceil(bytes) - (double)limit);
 }
 
-double chain_cost(const chain *c, uint32_t s, const chain_load *in, const chain_border *before,
-                  const chain_border *after)
+double chain_cost(const chain *c, uint32_t s, const chain_load *in, const pipe_border *before, const pipe_border *after)
 {
 	double speed = chain_speed(c, s), fwd = in->fwd / speed, bwd = in->bwd / speed, cost = fwd + bwd;
 	if (c->pr->bandwidth)
-		cost += waits_for_links(c, s, fwd, bwd, before, after);
+		cost += waits_us(c->pr, c->device_of, c->k, s, before, after, fwd, bwd);
 	return cost + OVER * bytes_over(c, s, in, before);
 }
 
 chain_load node_load(const pipe_problem *pr, uint32_t n)
 {
 	const pipe_node *x = &pr->g->nodes.at[n];
-	double bwd = pr->training ? x->bwd_us + (pr->recompute ? x->fwd_us : 0) : 0;
-	return (chain_load){x->fwd_us, bwd, (double)x->param_bytes, (double)x->held_bytes,
-	                    (double)(x->work_bytes + (pr->training ? 0 : x->held_bytes))};
+	return (chain_load){x->fwd_us, node_backward_us(pr, n), (double)x->param_bytes, (double)x->held_bytes,
+	                    (double)node_work(pr, n)};
 }
 
 static void sum_loads(chain *c)
@@ -188,11 +161,11 @@ static void sum_borders(chain *c)
 		}
 		if (last < from)
 			continue;
-		double bytes = (double)x->bytes, back = x->grad ? bytes : 0;
-		c->border[from].fwd += bytes;
-		c->border[from].bwd += back;
-		c->border[last + 1].fwd -= bytes;
-		c->border[last + 1].bwd -= back;
+		int64_t grad = x->grad ? x->bytes : 0;
+		c->border[from].fwd += x->bytes;
+		c->border[from].bwd += grad;
+		c->border[last + 1].fwd -= x->bytes;
+		c->border[last + 1].bwd -= grad;
 	}
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->border[i + 1].fwd += c->border[i].fwd;
@@ -278,7 +251,7 @@ static void reach_from(chain *c, uint32_t s, uint32_t i, double most, double res
 		double cost = chain_cost(c, s, &in, &c->border[from], &c->border[to]);
 		if (cost > most)
 			continue;
-		double reached = bytes ? row[i] + (to < c->n ? c->border[to].fwd : 0) : fmax(row[i], cost);
+		double reached = bytes ? row[i] + (to < c->n ? (double)c->border[to].fwd : 0) : fmax(row[i], cost);
 		if (reached < next[j]) {
 			next[j] = reached;
 			back[j] = i;

@@ -1,11 +1,10 @@
-/* Chains: the search for the best.
+/* Chains: searches for the best one.
  *
- * The one move of the search is larger than moving nodes: the nodes of every stage are put into another
- * topological order at random, and the whole order is cut anew. The cuts that were there are among those that
- * can be chosen, so the result is never worse; a new order offers other sums at each border, and a cut of the
- * whole lets a gain at one border go on to the next. What cannot be improved is walked along: stages are filled
- * up to the bottleneck from both ends, and the room that is left over gathers in a stage chosen at random. An
- * attempt costs O(nodes + edges). */
+ * The only move of the search: put the nodes of every stage into another topological order at random, and cut the whole
+ * order anew. The old cuts are among the candidates, so the result is never worse; a new order offers other sums at each
+ * border, and cutting the whole lets a gain at one border move on to the next. Where nothing improves, the search walks
+ * along a plateau: it fills stages up to the bottleneck from both ends, and the room left over gathers in a stage chosen
+ * at random. An attempt costs O(nodes + edges). */
 #include "pipe/chain.h"
 
 #include <float.h>
@@ -49,7 +48,7 @@ void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r)
 	}
 }
 
-static void keep(chain *c)
+static void keep_chain(chain *c)
 {
 	memcpy(c->kept_order, c->order, c->n * sizeof *c->order);
 	memcpy(c->kept_cut, c->cut, (c->k + 1) * sizeof *c->cut);
@@ -68,7 +67,7 @@ static void take_kept(chain *c)
 }
 
 /* The first starts have orders that are not random, the others are. */
-static clv_status start(chain *c, uint32_t number, pipe_random *r)
+static clv_status start_order(chain *c, uint32_t number, pipe_random *r)
 {
 	for (uint32_t i = 0; i < c->k; i++)
 		c->device_of[i] = i;
@@ -104,7 +103,7 @@ static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 		if (c->kept_worst <= c->least * (1 + CHAIN_EQUAL) || out_of_time(c))
 			break;
 		if (random_below(r, FRESH) == 0) {
-			TRY(start(c, STARTS, r));
+			TRY(start_order(c, STARTS, r));
 			chain_refine(c, 4 * refines(c), end, r);
 		} else {
 			take_kept(c);
@@ -114,7 +113,7 @@ static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 		if (c->worst < c->kept_worst * (1 - CHAIN_EQUAL))
 			idle = 0;
 		if (c->worst <= c->kept_worst)
-			keep(c);
+			keep_chain(c);
 	}
 	take_kept(c);
 	return CLV_OK;
@@ -124,10 +123,10 @@ clv_status chain_search(chain *c, uint64_t steps, bool given, pipe_random *r)
 {
 	uint64_t end = c->most_steps = c->steps + steps;
 	for (uint32_t i = 0; i < STARTS && (i == 0 || !out_of_time(c)); i++) {
-		TRY(start(c, given ? i : STARTS, r));
+		TRY(start_order(c, given ? i : STARTS, r));
 		chain_refine(c, 4 * refines(c), c->steps + steps / 4 / STARTS, r);
 		if (i == 0 || c->worst < c->kept_worst * (1 - CHAIN_EQUAL))
-			keep(c);
+			keep_chain(c);
 		if (is_least(c))
 			break;
 	}
@@ -140,7 +139,7 @@ static double border_bytes(const chain *c)
 {
 	double sum = 0;
 	for (uint32_t s = 1; s < c->k; s++)
-		sum += c->border[c->cut[s]].fwd;
+		sum += (double)c->border[c->cut[s]].fwd;
 	return sum;
 }
 
@@ -170,20 +169,21 @@ static double crossings(const chain *c, uint32_t v, uint32_t n, uint32_t s)
 	return (double)(last - from);
 }
 
+/* Of value v, when node n goes to stage `to`. */
+static double value_saved(chain *c, uint32_t v, uint32_t n, uint32_t to)
+{
+	const pipe_value *x = &c->pr->g->values.at[v];
+	c->steps += x->nuses;
+	return (double)x->bytes * (crossings(c, v, n, c->stage_of[n]) - crossings(c, v, n, to));
+}
+
 static double bytes_saved(chain *c, uint32_t n, uint32_t to)
 {
-	const pipe_graph *g = c->pr->g;
 	double saved = 0;
-	for (uint32_t i = c->made_first[n]; i < c->made_first[n + 1]; i++) {
-		uint32_t v = c->made[i];
-		saved += (double)g->values.at[v].bytes * (crossings(c, v, n, c->stage_of[n]) - crossings(c, v, n, to));
-		c->steps += g->values.at[v].nuses;
-	}
-	for (uint32_t i = c->read_first[n]; i < c->read_first[n + 1]; i++) {
-		uint32_t v = c->read[i];
-		saved += (double)g->values.at[v].bytes * (crossings(c, v, n, c->stage_of[n]) - crossings(c, v, n, to));
-		c->steps += g->values.at[v].nuses;
-	}
+	for (uint32_t i = c->made_first[n]; i < c->made_first[n + 1]; i++)
+		saved += value_saved(c, c->made[i], n, to);
+	for (uint32_t i = c->read_first[n]; i < c->read_first[n + 1]; i++)
+		saved += value_saved(c, c->read[i], n, to);
 	return saved;
 }
 
@@ -238,7 +238,7 @@ void chain_polish(chain *c, uint64_t steps, pipe_random *r)
 	chain_sum_all(c);
 	for (uint32_t idle = 0; c->k > 1 && idle < POLISHES && c->steps < end && !out_of_time(c); idle++) {
 		double before = border_bytes(c);
-		keep(c);
+		keep_chain(c);
 		move_nodes(c, end);
 		chain_sum_all(c);
 		if (chain_costliest(c) > c->worst * (1 + CHAIN_ROUNDING) || border_bytes(c) > before)

@@ -1,9 +1,11 @@
-/* The roofline of each operator: the longer of computing and of moving its bytes. A backward computes two gradients for
- * each product of the forward, so it takes twice as long. */
+/* Estimates the cost of blocks by the roofline of each operator: the longer of computing and of moving its bytes.
+ *
+ * A backward computes two gradients for each product of the forward, so it takes twice as long. */
 #include "pipe/estimate.h"
 
 #include <math.h>
 
+#include "base/arena.h"
 #include "plan/flops.h"
 
 clv_status check_ends(const plan *p, const node_id *ends, uint32_t n)
@@ -95,6 +97,7 @@ clv_status plan_grads(const plan *p, bool **out)
 /* ---- the walk ------------------------------------------------------------------------------------------------------- */
 
 typedef struct walk {
+	arena arena;
 	const plan *p;
 	const estimate_spec *s;
 	liveness l;
@@ -118,7 +121,7 @@ typedef struct walk {
 } walk;
 
 /* What is too large stays at the most, so that the walk can go on to where that is said. */
-static void add(walk *w, int64_t *sum, int64_t more)
+static void add_capped(walk *w, int64_t *sum, int64_t more)
 {
 	if (!__builtin_add_overflow(*sum, more, sum))
 		return;
@@ -136,10 +139,10 @@ static void see_moved(walk *w, value_id v)
 	if (w->passed[v] == w->node)
 		return;
 	w->passed[v] = w->node;
-	add(w, &w->moved, w->bytes[v]);
+	add_capped(w, &w->moved, w->bytes[v]);
 	if (w->grad[v]) {
 		w->through = true;
-		add(w, &w->grad_bytes, w->bytes[v]);
+		add_capped(w, &w->grad_bytes, w->bytes[v]);
 	}
 }
 
@@ -153,9 +156,9 @@ static void see_arg(void *ctx, value_id v)
 		return;
 	w->counted[v] = w->block;
 	if (is_state(x))
-		add(w, &w->c->param_bytes, w->bytes[v]);
+		add_capped(w, &w->c->param_bytes, w->bytes[v]);
 	else if (x->kind == VALUE_RESULT || x->kind == VALUE_INPUT)
-		add(w, &w->c->in_bytes, w->bytes[v]);
+		add_capped(w, &w->c->in_bytes, w->bytes[v]);
 }
 
 static void see_result(void *ctx, value_id v)
@@ -163,7 +166,7 @@ static void see_result(void *ctx, value_id v)
 	walk *w = ctx;
 	see_moved(w, v);
 	if (alias_root(w->p, v) == v)
-		add(w, &w->live, w->bytes[v]);
+		add_capped(w, &w->live, w->bytes[v]);
 }
 
 /* Nothing moves where a node only looks at memory in another way. */
@@ -192,14 +195,14 @@ static bool made_in_block(const walk *w, value_id root)
 	return x->kind == VALUE_RESULT && x->def >= w->first;
 }
 
-static void hold(void *ctx, value_id v)
+static void hold_value(void *ctx, value_id v)
 {
 	walk *w = ctx;
 	value_id root = alias_root(w->p, v);
 	if (!made_in_block(w, root) || w->held[root])
 		return;
 	w->held[root] = true;
-	add(w, &w->c->held_bytes, w->bytes[root]);
+	add_capped(w, &w->c->held_bytes, w->bytes[root]);
 }
 
 /* Memory that nobody needs after the node in hand, unless it is held. */
@@ -237,8 +240,8 @@ static void walk_node(walk *w, node_id n)
 		w->c->bwd_us += 2 * us;
 		w->backward_peak = w->grad_bytes > w->backward_peak ? w->grad_bytes : w->backward_peak;
 		if (!is_view(w->p, n)) {
-			node_each_arg(w->p, n, hold, w);
-			node_each_result(w->p, n, hold, w);
+			node_each_arg(w->p, n, hold_value, w);
+			node_each_result(w->p, n, hold_value, w);
 		}
 	}
 	node_each_arg(w->p, n, let_go, w);
@@ -251,8 +254,8 @@ static void see_output(void *ctx, value_id v)
 	walk *w = ctx;
 	if (w->l.last[v] == NONE || w->l.last[v] < w->end)
 		return;
-	add(w, &w->c->out_bytes, w->bytes[v]);
-	hold(w, v);
+	add_capped(w, &w->c->out_bytes, w->bytes[v]);
+	hold_value(w, v);
 }
 
 static void walk_block(walk *w)
@@ -271,7 +274,7 @@ static void walk_block(walk *w)
 
 /* ---- before the walk ------------------------------------------------------------------------------------------------- */
 
-static clv_status count_bytes(walk *w, value_id v)
+static clv_status tensor_bytes(walk *w, value_id v)
 {
 	const value *x = &w->p->values.at[v];
 	int64_t n = 1;
@@ -288,9 +291,9 @@ static clv_status count_bytes(walk *w, value_id v)
 static clv_status eval_sizes(walk *w, const int64_t *syms)
 {
 	const plan *p = w->p;
-	int64_t *known = mem_alloc((p->symbols.n + 1) * sizeof *known);
-	bool *ok = mem_alloc(p->exprs.n + 1);
-	clv_status st = known && ok ? CLV_OK : fail_nomem();
+	int64_t *known = arena_array(&w->arena, p->symbols.n, sizeof *known);
+	bool *ok = arena_alloc(&w->arena, p->exprs.n);
+	clv_status st = arena_status(&w->arena);
 	for (symbol_id i = 0; st == CLV_OK && i < p->symbols.n; i++)
 		known[i] = syms && syms[i] >= 0 ? syms[i] : p->symbols.at[i].lo > 1 ? p->symbols.at[i].lo : 1;
 	if (st == CLV_OK)
@@ -299,9 +302,7 @@ static clv_status eval_sizes(walk *w, const int64_t *syms)
 		if (!ok[e] || w->sizes[e] < 0)
 			w->sizes[e] = 1;
 	for (value_id v = 0; st == CLV_OK && v < p->values.n; v++)
-		st = count_bytes(w, v);
-	mem_free(known);
-	mem_free(ok);
+		st = tensor_bytes(w, v);
 	return st;
 }
 
@@ -317,15 +318,15 @@ static void find_last(walk *w)
 
 static clv_status walk_init(walk *w, const int64_t *syms)
 {
-	size_t values = w->p->values.n + 1;
-	w->bytes = mem_alloc(values * sizeof *w->bytes);
-	w->sizes = mem_alloc((w->p->exprs.n + 1) * sizeof *w->sizes);
-	w->last = mem_ids(values);
-	w->counted = mem_ids(values);
-	w->passed = mem_ids(values);
-	w->held = mem_alloc(values);
-	if (!w->bytes || !w->sizes || !w->last || !w->counted || !w->passed || !w->held)
-		return fail_nomem();
+	arena *a = &w->arena;
+	size_t values = w->p->values.n;
+	w->bytes = arena_array(a, values, sizeof *w->bytes);
+	w->sizes = arena_array(a, w->p->exprs.n, sizeof *w->sizes);
+	w->last = arena_ids(a, values);
+	w->counted = arena_ids(a, values);
+	w->passed = arena_ids(a, values);
+	w->held = arena_alloc(a, values);
+	TRY(arena_status(a));
 	TRY(liveness_parts(w->p, &w->l, NULL));
 	TRY(plan_grads(w->p, &w->grad));
 	TRY(eval_sizes(w, syms));
@@ -335,12 +336,7 @@ static clv_status walk_init(walk *w, const int64_t *syms)
 
 static void walk_free(walk *w)
 {
-	mem_free(w->bytes);
-	mem_free(w->sizes);
-	mem_free(w->last);
-	mem_free(w->counted);
-	mem_free(w->passed);
-	mem_free(w->held);
+	arena_free(&w->arena);
 	mem_free(w->grad);
 	liveness_free(&w->l);
 }

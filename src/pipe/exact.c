@@ -1,13 +1,13 @@
-/* The best chain of stages, proven where that is feasible.
+/* exact: the best chain of stages, proven optimal where that is feasible.
  *
- * What other methods find is the start, so the result is never worse. Then all ideals of the graph are made, if
- * they are not too many, and the best way through them is the best chain (ideals.c): by time alone over all
- * orders of the devices, with links and memory over all orders of a few devices, or in the one that is given.
- * Where the second is too much, the first still is a bound; where both are, the bound is that of all partitions:
- * work over all speeds, the heaviest nodes. All of it ends at a count of steps.
+ * It starts from the results of other methods, so it is never worse. Then it makes all ideals of the graph, if they are
+ * not too many, and the best path through them is the best chain (ideals.c): by time alone over all orders of the
+ * devices; with links and memory over all orders of a few devices, or in the given one. If the second is too much work,
+ * the first still gives a bound; if both are, the bound is that of all partitions: work over all speeds, the heaviest
+ * nodes. All of it is limited by a count of steps.
  *
- * If even the best chain is far from what no partition can be below, stages beyond one per device are tried
- * (mixed.c), as few as do. That is a search: optimal is then only what reaches the bound of all partitions. */
+ * If even the best chain is far from the bound of all partitions, more stages than one per device are tried (mixed.c), as
+ * few as suffice. That is a search: its result is optimal only if it reaches the bound of all partitions. */
 #include "pipe/ideals.h"
 #include "pipe/mixed.h"
 
@@ -40,14 +40,14 @@ static void swap(uint32_t *a, uint32_t *b)
 	*b = was;
 }
 
-static bool fits(const search *x)
+static bool kept_fits(const search *x)
 {
 	return x->kept.score.over_bytes == 0;
 }
 
 static bool reached(const search *x, double bound)
 {
-	return fits(x) && x->kept.score.bottleneck_us <= bound * (1 + EQUAL);
+	return kept_fits(x) && x->kept.score.bottleneck_us <= bound * (1 + EQUAL);
 }
 
 static bool speeds_alike(const pipe_problem *pr)
@@ -84,7 +84,7 @@ static clv_status try_searches(search *x)
 }
 
 /* A chain that was found: with as few bytes over its borders as can be had quickly. */
-static clv_status offer(search *x)
+static clv_status offer_chain(search *x)
 {
 	pipe_random r = {x->pr->seed};
 	pipe_partition p;
@@ -105,16 +105,13 @@ static clv_status by_time(search *x, bool use)
 	if (d.whole)
 		st = ideals_by_time(&d, &x->steps, TIME_STEPS, x->stage_of, x->device_of, &worst, &x->bound);
 	ideals_free(&d);
-	return st == CLV_OK && use && worst < was ? offer(x) : st;
+	return st == CLV_OK && use && worst < was ? offer_chain(x) : st;
 }
 
 /* Is the cost of a stage all that score.c says? What a recomputing stage holds of its inputs is only bounded. */
 static bool cost_is_exact(const search *x)
 {
-	bool limited = false;
-	for (uint32_t d = 0; d < x->pr->k; d++)
-		limited = limited || x->pr->devices[d].memory_bytes;
-	return !(limited && x->pr->training && x->pr->recompute);
+	return !(memory_limited(x->pr) && x->pr->training && x->pr->recompute);
 }
 
 /* The next of all orders of the devices, by the alphabet; false after the last. */
@@ -136,13 +133,13 @@ static bool next_order(uint32_t *device_of, uint32_t k)
 /* The devices in one order; `*proven` stays if it is shown that no chain in that order is better than what is kept. */
 static clv_status try_order(search *x, const ideals *d, uint64_t limit, bool *proven)
 {
-	double worst = fits(x) ? x->kept.score.bottleneck_us : 1e29; /* chains that do not fit cost more */
+	double worst = kept_fits(x) ? x->kept.score.bottleneck_us : 1e29; /* chains that do not fit cost more */
 	bool found = false, looked = false;
 	memcpy(x->c.device_of, x->device_of, x->pr->k * sizeof *x->device_of);
 	schedule_in_flight(x->pr, x->c.device_of, x->pr->k, x->c.in_flight);
 	TRY(ideals_by_cost(d, &x->steps, limit, x->stage_of, &worst, &found, &looked));
 	*proven = *proven && looked;
-	return found ? offer(x) : CLV_OK;
+	return found ? offer_chain(x) : CLV_OK;
 }
 
 /* With links and memory. Where devices differ, each of their orders is another problem: all are looked at where they
@@ -163,12 +160,12 @@ static clv_status by_cost(search *x)
 		while (st == CLV_OK && orders && x->steps < limit && next_order(x->device_of, x->pr->k));
 	ideals_free(&d);
 	proven = proven && x->steps < limit && cost_is_exact(x);
-	if (st == CLV_OK && proven && fits(x) && x->kept.best.nstages == x->pr->k)
+	if (st == CLV_OK && proven && kept_fits(x) && x->kept.best.nstages == x->pr->k)
 		x->bound = x->kept.score.bottleneck_us;
 	return st;
 }
 
-/* By the ideals. */
+/* Improves the chain, or proves it optimal, by the ideals. */
 static clv_status best_chain(search *x)
 {
 	if (reached(x, x->bound))
@@ -178,7 +175,7 @@ static clv_status best_chain(search *x)
 }
 
 /* More stages than devices, where they may be and would help. */
-static clv_status mix(search *x)
+static clv_status try_mixed(search *x)
 {
 	const pipe_problem *pr = x->pr;
 	if (reached(x, x->least * (1 + GAP)) || pr->max_stages == pr->k)
@@ -190,7 +187,7 @@ static clv_status mix(search *x)
 	return CLV_OK;
 }
 
-static clv_status run(search *x)
+static clv_status find_best(search *x)
 {
 	bool small = x->pr->g->nodes.n <= SMALL;
 	TRY(least_bottleneck(x->pr, &x->least));
@@ -201,7 +198,7 @@ static clv_status run(search *x)
 	if (!small || !reached(x, x->bound))
 		TRY(try_searches(x));
 	TRY(best_chain(x));
-	TRY(mix(x));
+	TRY(try_mixed(x));
 	x->kept.best.bound_us = fmin(x->bound, x->kept.score.bottleneck_us);
 	x->kept.best.optimal = reached(x, x->bound);
 	x->kept.best.stopped = x->stopped;
@@ -215,7 +212,7 @@ clv_status pipe_exact(const pipe_problem *pr, pipe_partition *out)
 	TRY(chain_new(pr, &x.c));
 	x.stage_of = mem_ids(pr->g->nodes.n);
 	x.device_of = mem_ids(pr->k);
-	clv_status st = x.stage_of && x.device_of ? run(&x) : fail_nomem();
+	clv_status st = x.stage_of && x.device_of ? find_best(&x) : fail_nomem();
 	chain_free(&x.c);
 	mem_free(x.stage_of);
 	mem_free(x.device_of);

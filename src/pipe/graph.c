@@ -1,8 +1,7 @@
-/* Graphs: checked, sorted topologically, with the neighbours of every node.
+/* Finishes a graph: checks it, sorts it topologically and lists the neighbours of every node.
  *
- * In: nodes, values and order as their makers wrote them. Out: nodes numbered so that every edge goes upwards, uses
- * ascending and each once, and edges of values and order as one list of neighbours per node. */
-#include "base/heap.h"
+ * In: nodes, values and order as a reader made them. Out: nodes numbered so that every edge goes upwards, uses ascending
+ * and each once, and edges of values and order as one list of neighbours per node. */
 #include "pipe/pipe.h"
 
 #include <inttypes.h>
@@ -25,17 +24,12 @@ const char *node_label(const pipe_graph *g, uint32_t n, char out[NODE_LABEL])
 
 void graph_free(pipe_graph *g)
 {
-	for (uint32_t i = 0; i < g->names.n; i++)
-		mem_free(g->names.at[i]);
 	vec_free(&g->nodes);
 	vec_free(&g->values);
 	vec_free(&g->uses);
 	vec_free(&g->order);
-	vec_free(&g->names);
-	mem_free(g->succ);
-	mem_free(g->pred);
-	mem_free(g->succ_first);
-	mem_free(g->pred_first);
+	arena_free(&g->names);
+	arena_free(&g->neighbours);
 	*g = (pipe_graph){0};
 }
 
@@ -54,7 +48,7 @@ static clv_status add_bytes(int64_t *sum, int64_t bytes, const char *what)
 	if (bytes < 0)
 		return fail(CLV_E_INVALID, "%s is negative: %" PRId64, what, bytes);
 	if (bytes > MOST_BYTES - *sum)
-		return fail(CLV_E_OVERFLOW, "%s: all of them together are over %" PRId64 " bytes", what, MOST_BYTES);
+		return fail(CLV_E_OVERFLOW, "%s: the sum over all nodes is more than %" PRId64 " bytes", what, MOST_BYTES);
 	*sum += bytes;
 	return CLV_OK;
 }
@@ -87,8 +81,7 @@ static clv_status check_weights(pipe_graph *g)
 		TRY(check_node(g, n, sums));
 	/* twice, for recomputing, and over a slow device: far from the end of what a double holds */
 	if (g->total_us > 1e200)
-		return fail(CLV_E_OVERFLOW, "the times of all nodes together are %g us, more than can be reckoned with",
-		            g->total_us);
+		return fail(CLV_E_OVERFLOW, "the times of all nodes add up to %g us, which is too much", g->total_us);
 	for (uint32_t v = 0; v < g->values.n; v++)
 		TRY(add_bytes(&values, g->values.at[v].bytes, "out_bytes"));
 	return CLV_OK;
@@ -140,99 +133,83 @@ static clv_status collect_edges(const pipe_graph *g, edge_list *out)
 	return CLV_OK;
 }
 
-/* first[n]: where the edges of n begin, those that end there (`to`) or those that start there. */
-static void count_edges(const edge_list *edges, bool to, uint32_t nodes, uint32_t *first)
+static int by_ends(const void *a, const void *b)
 {
-	memset(first, 0, ((size_t)nodes + 1) * sizeof *first);
-	for (uint32_t i = 0; i < edges->n; i++)
-		first[(to ? edges->at[i].to : edges->at[i].from) + 1]++;
-	for (uint32_t n = 0; n < nodes; n++)
-		first[n + 1] += first[n];
+	const pipe_edge *x = a, *y = b;
+	if (x->from != y->from)
+		return x->from < y->from ? -1 : 1;
+	return (x->to > y->to) - (x->to < y->to);
 }
 
-/* Without the second and later ones of neighbours that are there more than once; each list is ascending. */
-static void drop_doubles(uint32_t nodes, uint32_t *first, uint32_t *list)
+void edges_sort(pipe_edge *at, uint32_t *n)
 {
 	uint32_t kept = 0;
-	for (uint32_t n = 0, from = 0; n < nodes; n++) {
-		uint32_t end = first[n + 1], begin = kept;
-		for (; from < end; from++)
-			if (kept == begin || list[kept - 1] != list[from])
-				list[kept++] = list[from];
-		first[n + 1] = kept;
+	if (*n)
+		qsort(at, *n, sizeof *at, by_ends);
+	for (uint32_t i = 0; i < *n; i++)
+		if (!kept || by_ends(&at[i], &at[kept - 1]))
+			at[kept++] = at[i];
+	*n = kept;
+}
+
+/* Edges are sorted, so that each list comes out ascending. */
+static clv_status list_neighbours(pipe_graph *g, const edge_list *edges)
+{
+	size_t nodes = g->nodes.n;
+	arena_free(&g->neighbours);
+	g->succ = arena_ids(&g->neighbours, edges->n);
+	g->pred = arena_ids(&g->neighbours, edges->n);
+	g->succ_first = arena_array(&g->neighbours, nodes + 2, sizeof *g->succ_first);
+	g->pred_first = arena_array(&g->neighbours, nodes + 2, sizeof *g->pred_first);
+	TRY(arena_status(&g->neighbours));
+	for (uint32_t i = 0; i < edges->n; i++) {
+		g->succ[i] = edges->at[i].to;
+		g->succ_first[edges->at[i].from + 1]++;
+		g->pred_first[edges->at[i].to + 2]++;
 	}
-}
-
-/* Lists made of one another come out ascending: nodes are walked upwards, each is put at the end of its neighbours'. */
-static void turn_lists(uint32_t nodes, const uint32_t *first, const uint32_t *list, const uint32_t *to_first,
-                       uint32_t *fill, uint32_t *to_list)
-{
-	memcpy(fill, to_first, nodes * sizeof *fill);
-	for (uint32_t n = 0; n < nodes; n++)
-		for (uint32_t i = first[n]; i < first[n + 1]; i++)
-			to_list[fill[list[i]]++] = n;
-}
-
-static clv_status neighbours_new(pipe_graph *g, uint32_t edges)
-{
-	size_t n = (size_t)g->nodes.n + 1;
-	mem_free(g->succ);
-	mem_free(g->pred);
-	mem_free(g->succ_first);
-	mem_free(g->pred_first);
-	g->succ = mem_ids((size_t)edges + 1);
-	g->pred = mem_ids((size_t)edges + 1);
-	g->succ_first = mem_ids(n);
-	g->pred_first = mem_ids(n);
-	return g->succ && g->pred && g->succ_first && g->pred_first ? CLV_OK : fail_nomem();
+	for (uint32_t n = 0; n < nodes; n++) {
+		g->succ_first[n + 1] += g->succ_first[n];
+		g->pred_first[n + 2] += g->pred_first[n + 1];
+	}
+	/* pred_first[n + 1] is where the next predecessor of n goes: in the end, where the list of n ends */
+	for (uint32_t i = 0; i < edges->n; i++)
+		g->pred[g->pred_first[edges->at[i].to + 1]++] = edges->at[i].from;
+	return CLV_OK;
 }
 
 static clv_status make_neighbours(pipe_graph *g)
 {
 	edge_list edges = {0};
-	uint32_t nodes = g->nodes.n, *fill = mem_ids((size_t)nodes + 1);
-	clv_status st = fill ? collect_edges(g, &edges) : fail_nomem();
+	clv_status st = collect_edges(g, &edges);
+	edges_sort(edges.at, &edges.n);
 	if (st == CLV_OK)
-		st = neighbours_new(g, edges.n);
-	if (st == CLV_OK) {
-		count_edges(&edges, true, nodes, g->pred_first);
-		count_edges(&edges, false, nodes, g->succ_first);
-		memcpy(fill, g->pred_first, nodes * sizeof *fill);
-		for (uint32_t i = 0; i < edges.n; i++)
-			g->pred[fill[edges.at[i].to]++] = edges.at[i].from;
-		turn_lists(nodes, g->pred_first, g->pred, g->succ_first, fill, g->succ);
-		turn_lists(nodes, g->succ_first, g->succ, g->pred_first, fill, g->pred);
-		drop_doubles(nodes, g->succ_first, g->succ);
-		drop_doubles(nodes, g->pred_first, g->pred);
-	}
+		st = list_neighbours(g, &edges);
 	vec_free(&edges);
-	mem_free(fill);
 	return st;
 }
 
 /* ---- topological order ---------------------------------------------------------------------------------------------- */
 
-/* Every node that is left waits for another that is left: going back from any of them ends in a cycle. */
-static clv_status say_cycle(const pipe_graph *g, const uint32_t *waits, uint32_t left, uint32_t *seen)
+/* Nodes without a place wait for another one without: going back from any of them ends in a cycle. `seen`: per node. */
+static clv_status fail_cycle(const pipe_graph *g, const uint32_t *place, uint32_t left, uint32_t *seen)
 {
 	enum { SHOWN = 8 };
 	strbuf text = STRBUF_INIT;
 	uint32_t n = left, steps = 0, length = 0;
 	char label[NODE_LABEL];
-	memset(seen, 0xFF, g->nodes.n * sizeof *seen);
 	while (seen[n] == PIPE_NONE) {
 		seen[n] = steps++;
 		uint32_t i = g->pred_first[n];
-		while (waits[g->pred[i]] == 0)
+		while (place[g->pred[i]] != PIPE_NONE)
 			i++;
 		n = g->pred[i];
 	}
 	length = steps - seen[n];
 	/* seen counts backwards along the edges: the predecessor on the cycle has the next number */
-	strbuf_puts(&text, node_label(g, n, label));
+	strbuf_printf(&text, "the graph has a cycle of %" PRIu32 " nodes: %s", length, node_label(g, n, label));
 	for (uint32_t at = n, shown = 0; shown < length; shown++) {
 		uint32_t i = g->succ_first[at], want = at == n ? steps - 1 : seen[at] - 1;
-		while (waits[g->succ[i]] == 0 || seen[g->succ[i]] != want)
+		while (place[g->succ[i]] != PIPE_NONE || seen[g->succ[i]] != want)
 			i++;
 		at = g->succ[i];
 		if (shown < SHOWN || shown + 1 == length)
@@ -240,79 +217,45 @@ static clv_status say_cycle(const pipe_graph *g, const uint32_t *waits, uint32_t
 		else if (shown == SHOWN)
 			strbuf_puts(&text, " -> …");
 	}
-	clv_status st =
-		text.failed
-			? fail_nomem()
-			: fail(CLV_E_INVALID, "the graph has a cycle of %" PRIu32 " nodes: %s; a pipeline needs a graph without",
-	               length, text.at);
-	strbuf_free(&text);
-	return st;
+	strbuf_puts(&text, "; a pipeline needs a graph without cycles");
+	return strbuf_fail(CLV_E_INVALID, &text);
 }
 
-/* order[i]: the node that comes i-th. */
-static clv_status find_order(const pipe_graph *g, uint32_t *waits, heap *ready, uint32_t *order)
-{
-	uint32_t done = 0;
-	for (uint32_t n = 0; n < g->nodes.n; n++) {
-		waits[n] = g->pred_first[n + 1] - g->pred_first[n];
-		if (waits[n] == 0)
-			heap_push(ready, n);
-	}
-	while (ready->n) {
-		uint32_t n = heap_pop(ready);
-		order[done++] = n;
-		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++)
-			if (--waits[g->succ[i]] == 0)
-				heap_push(ready, g->succ[i]);
-	}
-	for (uint32_t n = 0; done < g->nodes.n; n++)
-		if (waits[n])
-			return say_cycle(g, waits, n, order);
-	return CLV_OK;
-}
-
-static void renumber(pipe_graph *g, const uint32_t *number)
-{
-	for (uint32_t v = 0; v < g->values.n; v++)
-		if (g->values.at[v].from != PIPE_NONE)
-			g->values.at[v].from = number[g->values.at[v].from];
-	for (uint32_t i = 0; i < g->uses.n; i++)
-		g->uses.at[i] = number[g->uses.at[i]];
-	for (uint32_t i = 0; i < g->order.n; i++)
-		g->order.at[i] = (pipe_edge){number[g->order.at[i].from], number[g->order.at[i].to]};
-}
-
-/* Nodes as `order` has them. */
-static clv_status reorder(pipe_graph *g, const uint32_t *order, uint32_t *number)
+/* Node n becomes node place[n]. */
+static clv_status renumber_nodes(pipe_graph *g, const uint32_t *place)
 {
 	pipe_node *nodes = mem_realloc(NULL, g->nodes.n, sizeof *nodes);
 	if (!nodes)
 		return fail_nomem();
-	for (uint32_t i = 0; i < g->nodes.n; i++) {
-		nodes[i] = g->nodes.at[order[i]];
-		number[order[i]] = i;
-	}
-	memcpy(g->nodes.at, nodes, g->nodes.n * sizeof *nodes);
+	memcpy(nodes, g->nodes.at, g->nodes.n * sizeof *nodes);
+	for (uint32_t n = 0; n < g->nodes.n; n++)
+		g->nodes.at[place[n]] = nodes[n];
 	mem_free(nodes);
-	renumber(g, number);
+	for (uint32_t v = 0; v < g->values.n; v++)
+		if (g->values.at[v].from != PIPE_NONE)
+			g->values.at[v].from = place[g->values.at[v].from];
+	for (uint32_t i = 0; i < g->uses.n; i++)
+		g->uses.at[i] = place[g->uses.at[i]];
+	for (uint32_t i = 0; i < g->order.n; i++)
+		g->order.at[i] = (pipe_edge){place[g->order.at[i].from], place[g->order.at[i].to]};
 	return make_neighbours(g);
 }
 
 static clv_status sort_nodes(pipe_graph *g)
 {
-	uint32_t nodes = g->nodes.n, same = 0;
-	uint32_t *waits = mem_ids((size_t)nodes + 1), *order = mem_ids((size_t)nodes + 1);
-	heap ready = {mem_ids((size_t)nodes + 1), 0};
-	clv_status st = waits && order && ready.at ? find_order(g, waits, &ready, order) : fail_nomem();
-	if (st == CLV_OK) {
-		while (same < nodes && order[same] == same)
-			same++;
-		if (same < nodes)
-			st = reorder(g, order, waits);
+	uint32_t nodes = g->nodes.n, same = 0, *place = mem_ids(nodes), *seen = mem_ids(nodes);
+	digraph edges = {nodes, g->succ_first, g->succ};
+	clv_status st = place && seen ? digraph_order(&edges, place) : fail_nomem();
+	for (uint32_t n = 0; n < nodes && st == CLV_OK; n++) {
+		if (place[n] == PIPE_NONE)
+			st = fail_cycle(g, place, n, seen);
+		else
+			same += place[n] == n;
 	}
-	mem_free(waits);
-	mem_free(order);
-	mem_free(ready.at);
+	if (st == CLV_OK && same < nodes)
+		st = renumber_nodes(g, place);
+	mem_free(place);
+	mem_free(seen);
 	return st;
 }
 

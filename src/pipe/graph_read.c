@@ -1,7 +1,7 @@
-/* Graphs as JSON: {"nodes":[{"id","name","fwd_us","bwd_us","param_bytes","out_bytes"}],"edges":[[src,dst]]}.
+/* Reads graphs from JSON: {"nodes":[{"id","name","fwd_us","bwd_us","param_bytes","out_bytes"}],"edges":[[src,dst]]}.
  *
- * The text is anybody's: every number is checked, every error says where it is. Keys that are not known are passed over,
- * so that a file may carry more than this reads. */
+ * The text is not trusted: every number is checked, and every error says where it is. Unknown keys are ignored, so that a
+ * file may carry more. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static clv_status missing(uint32_t at, const char *key)
 	return fail(CLV_E_PARSE, "nodes[%" PRIu32 "] has no \"%s\"", at, key);
 }
 
-/* What is not there keeps its value. */
+/* A missing key keeps its value. */
 static clv_status read_bytes(const json_t *node, uint32_t at, const char *key, int64_t *out)
 {
 	const json_t *x = json_object_get(node, key);
@@ -73,13 +73,9 @@ static clv_status read_name(pipe_graph *g, const json_t *node, uint32_t at, cons
 		return CLV_OK;
 	if (!json_is_string(x) || strlen(json_string_value(x)) != json_string_length(x))
 		return fail(CLV_E_PARSE, "nodes[%" PRIu32 "].name is no plain string", at);
-	TRY(vec_reserve(&g->names, 1));
-	char *name = mem_strdup(json_string_value(x), json_string_length(x));
-	if (!name)
-		return fail_nomem();
-	g->names.at[g->names.n++] = name;
-	*out = name;
-	return CLV_OK;
+	g->named = true;
+	*out = arena_str(&g->names, json_string_value(x));
+	return arena_status(&g->names);
 }
 
 static clv_status read_node(pipe_graph *g, const json_t *node, uint32_t at)
@@ -218,12 +214,12 @@ static clv_status read_root(const json_t *root, pipe_graph *g)
 	return read_lists(nodes, edges, g);
 }
 
-/* NaN and Infinity are what Python writes for them, and no JSON: the reader's own words do not say so. */
-static clv_status no_json(clv_status st)
+/* Python writes NaN and Infinity, which are not JSON; the JSON reader's message does not say so. */
+static clv_status explain_not_finite(clv_status st)
 {
 	const char *said = status_message();
 	if (st == CLV_E_PARSE && (strstr(said, "NaN") || strstr(said, "Infinity") || strstr(said, "real number overflow")))
-		return fail_more(st, "a number is not finite, all must be");
+		return fail_more(st, "a number is not finite; all must be");
 	return st;
 }
 
@@ -233,7 +229,7 @@ clv_status graph_read(const char *text, size_t n, pipe_graph *out)
 	*out = (pipe_graph){0};
 	clv_status st = json_read(text, n, "the graph", &root);
 	if (st != CLV_OK)
-		return no_json(st);
+		return explain_not_finite(st);
 	st = read_root(root, out);
 	json_decref(root);
 	if (st != CLV_OK)

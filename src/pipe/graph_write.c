@@ -1,8 +1,8 @@
-/* Graphs as JSON, for other tools and for graph_read.c.
+/* Writes graphs as JSON, for other tools and for graph_read.c.
  *
- * In that format a node makes one value, and an edge carries it. What a node makes here may be several values, each for
- * other readers: their bytes are added up. An edge of mere order looks like the others, so that it is only written where
- * no path says the same. */
+ * In that format a node makes one value, and an edge carries it. A node here may make several values, each for other
+ * readers: their bytes are added up. An edge that is only order looks like any other, so it is written only where no path
+ * already implies it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,16 +116,15 @@ static void put_edges(strbuf *b, walk *w)
 
 static clv_status write_edges(const pipe_graph *g, strbuf *b)
 {
-	walk w = {g, mem_alloc(g->succ_first[g->nodes.n] + 1), mem_alloc((g->nodes.n + 1) * sizeof *w.seen),
-	          mem_alloc((g->nodes.n + 1) * sizeof *w.stack), 0};
-	clv_status st = w.data && w.seen && w.stack ? CLV_OK : fail_nomem();
+	arena scratch = {0};
+	walk w = {g, arena_alloc(&scratch, g->succ_first[g->nodes.n]), arena_ids(&scratch, g->nodes.n),
+	          arena_ids(&scratch, g->nodes.n), 0};
+	clv_status st = arena_status(&scratch);
 	if (st == CLV_OK) {
 		find_data(&w);
 		put_edges(b, &w);
 	}
-	mem_free(w.data);
-	mem_free(w.seen);
-	mem_free(w.stack);
+	arena_free(&scratch);
 	return st;
 }
 

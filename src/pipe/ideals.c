@@ -1,15 +1,14 @@
-/* Ideals and the best way through them.
+/* Makes all ideals of a graph and finds the best chain of stages through them.
  *
- * They are made from the empty one upwards, each by adding a node that is ready; a table finds those that were
- * made before. A graph like a chain has few more than nodes, one with many independent branches has
- * exponentially many: then this ends at a limit.
+ * They are made from the empty one upwards, each by adding a node that is ready; a hash table finds those that were made
+ * before. A graph like a chain has few more ideals than nodes, one with many independent branches has exponentially many:
+ * then this stops at a limit.
  *
- * Where time alone counts it is enough to know, for every ideal and number of stages, whether it can be reached
- * within a bottleneck: of all reachable ideals inside of it the longest leaves the least for the next stage, and
- * that one is handed upwards along the ways. A bottleneck is thus decided in O(ways * stages) and the smallest
- * found by bisection. Devices that differ count by kinds: instead of a number of stages there is how many of
- * each kind are used. With links and memory the longest is not always the best, and all pairs of ideals within
- * the bottleneck are looked at. */
+ * Where time alone counts, it is enough to know for every ideal and number of stages whether it can be reached within a
+ * bottleneck: of all reachable ideals inside it, the longest leaves the least for the next stage, and that one is handed
+ * upwards. So a bottleneck is decided in O(ways * stages), and the smallest found by bisection. Devices that differ are
+ * grouped by kind: the number of stages becomes the number of devices used of each kind. With links and memory the
+ * longest is not always the best, and all pairs of ideals within the bottleneck are tried. */
 #include "pipe/ideals.h"
 
 #include <float.h>
@@ -36,11 +35,7 @@ void ideals_free(ideals *d)
 	vec_free(&d->via);
 	vec_free(&d->up);
 	mem_free(d->slots);
-	mem_free(d->mark);
-	mem_free(d->zobrist);
-	mem_free(d->time);
-	mem_free(d->added);
-	mem_free(d->fresh);
+	arena_free(&d->arena);
 	*d = (ideals){0};
 }
 
@@ -99,7 +94,7 @@ static void now_ready(ideals *d, uint32_t n)
 
 /* Puts what is in d->added into d->mark, and what comes in by that. A node is marked when its successors are
    looked at, so that each of them is found ready once: by its last predecessor. */
-static void put_nodes(ideals *d, uint64_t *hash, double *us)
+static void add_marked(ideals *d, uint64_t *hash, double *us)
 {
 	const pipe_graph *g = d->c->pr->g;
 	for (uint32_t i = 0; i < d->nadded; i++) {
@@ -139,10 +134,10 @@ static bool all_read(const ideals *d, const pipe_value *x)
 	return true;
 }
 
-static void add_bytes(chain_border *to, const pipe_value *x, double times)
+static void add_crossing(pipe_border *to, const pipe_value *x, int64_t times)
 {
-	to->fwd += (double)x->bytes * times;
-	to->bwd += x->grad ? (double)x->bytes * times : 0;
+	to->fwd += x->bytes * times;
+	to->bwd += x->grad ? x->bytes * times : 0;
 }
 
 /* Of the set in d->mark, which has node n more than ideal i. */
@@ -151,14 +146,14 @@ static clv_status add_costs(ideals *d, uint32_t i, uint32_t n)
 	const chain *c = d->c;
 	const pipe_value *values = c->pr->g->values.at;
 	chain_load more = node_load(c->pr, n), load = d->load.at[i];
-	chain_border border = d->border.at[i];
+	pipe_border border = d->border.at[i];
 	load = (chain_load){load.fwd + more.fwd, load.bwd + more.bwd, load.param + more.param, load.held + more.held, 0};
 	for (uint32_t e = c->made_first[n]; e < c->made_first[n + 1]; e++)
 		if (values[c->made[e]].nuses || values[c->made[e]].leaves)
-			add_bytes(&border, &values[c->made[e]], 1);
+			add_crossing(&border, &values[c->made[e]], 1);
 	for (uint32_t e = c->read_first[n]; e < c->read_first[n + 1]; e++)
 		if (!values[c->read[e]].leaves && all_read(d, &values[c->read[e]]))
-			add_bytes(&border, &values[c->read[e]], -1);
+			add_crossing(&border, &values[c->read[e]], -1);
 	TRY(vec_push(&d->load, load));
 	return vec_push(&d->border, border);
 }
@@ -166,7 +161,7 @@ static clv_status add_costs(ideals *d, uint32_t i, uint32_t n)
 static clv_status add_empty(ideals *d)
 {
 	const pipe_graph *g = d->c->pr->g;
-	chain_border border = {0};
+	pipe_border border = {0};
 	uint64_t hash = 0;
 	double us = 0;
 	for (uint32_t n = 0; n < g->nodes.n; n++)
@@ -174,10 +169,10 @@ static clv_status add_empty(ideals *d)
 			now_ready(d, n);
 	for (uint32_t v = 0; v < g->values.n; v++)
 		if (g->values.at[v].from == PIPE_NONE && (g->values.at[v].nuses || g->values.at[v].leaves))
-			add_bytes(&border, &g->values.at[v], 1);
+			add_crossing(&border, &g->values.at[v], 1);
 	TRY(vec_push(&d->load, (chain_load){0}));
 	TRY(vec_push(&d->border, border));
-	put_nodes(d, &hash, &us);
+	add_marked(d, &hash, &us);
 	TRY(grow_slots(d));
 	*find_slot(d, hash) = 0;
 	TRY(vec_push(&d->first, 0));
@@ -193,7 +188,7 @@ static clv_status go_up(ideals *d, uint32_t i, uint32_t e)
 	d->added[0] = d->via.at[e];
 	d->nadded = 1;
 	d->nfresh = 0;
-	put_nodes(d, &hash, &us);
+	add_marked(d, &hash, &us);
 	TRY(grow_slots(d));
 	uint32_t *slot = find_slot(d, hash);
 	if (*slot == PIPE_NONE) {
@@ -224,12 +219,12 @@ clv_status ideals_new(const chain *c, bool closed, ideals *d)
 {
 	pipe_random r = {UINT64_C(0x1DEA15)};
 	*d = (ideals){.c = c, .closed = closed, .words = (c->n + 63) / 64};
-	d->mark = mem_alloc(d->words * sizeof *d->mark);
-	d->zobrist = mem_alloc(c->n * sizeof *d->zobrist);
-	d->time = mem_alloc(c->n * sizeof *d->time);
-	d->added = mem_ids(c->n);
-	d->fresh = mem_ids(c->n);
-	clv_status st = d->mark && d->zobrist && d->time && d->added && d->fresh ? CLV_OK : fail_nomem();
+	d->mark = arena_array(&d->arena, d->words, sizeof *d->mark);
+	d->zobrist = arena_array(&d->arena, c->n, sizeof *d->zobrist);
+	d->time = arena_array(&d->arena, c->n, sizeof *d->time);
+	d->added = arena_ids(&d->arena, c->n);
+	d->fresh = arena_ids(&d->arena, c->n);
+	clv_status st = arena_status(&d->arena);
 	for (uint32_t n = 0; n < c->n && st == CLV_OK; n++) {
 		d->zobrist[n] = random_next(&r);
 		d->time[n] = node_us(c->pr, n);
@@ -245,22 +240,13 @@ clv_status ideals_new(const chain *c, bool closed, ideals *d)
 
 /* Devices by kinds. A state says how many of each kind are used: a number of mixed radix. */
 typedef struct kinds {
+	arena arena;
 	uint32_t n, states;
 	double *speed;
 	uint32_t *count, *stride, *digit;
 	uint32_t *from;    /* [state][ideal]: the ideal before, where this can be reached; PIPE_NONE elsewhere */
 	uint32_t *longest; /* per ideal: the longest one inside of it that is reached in the state */
 } kinds;
-
-static void kinds_free(kinds *x)
-{
-	mem_free(x->speed);
-	mem_free(x->count);
-	mem_free(x->stride);
-	mem_free(x->digit);
-	mem_free(x->from);
-	mem_free(x->longest);
-}
 
 static void count_kinds(const pipe_problem *pr, kinds *x)
 {
@@ -280,26 +266,21 @@ static void count_kinds(const pipe_problem *pr, kinds *x)
 	x->states = (uint32_t)states;
 }
 
+/* Leaves `from` NULL if there are too many states. */
 static clv_status kinds_new(const ideals *d, kinds *x)
 {
 	uint32_t k = d->c->k;
 	*x = (kinds){0};
-	x->speed = mem_alloc(k * sizeof *x->speed);
-	x->count = mem_alloc(k * sizeof *x->count);
-	x->stride = mem_alloc(k * sizeof *x->stride);
-	x->digit = mem_alloc(k * sizeof *x->digit);
-	x->longest = mem_ids(d->n);
-	clv_status st = x->speed && x->count && x->stride && x->digit && x->longest ? CLV_OK : fail_nomem();
-	if (st == CLV_OK) {
-		count_kinds(d->c->pr, x);
-		if ((uint64_t)x->states * d->n > MOST_STATES)
-			return CLV_OK; /* no `from`: too many */
-		x->from = mem_ids((size_t)x->states * d->n);
-		st = x->from ? CLV_OK : fail_nomem();
-	}
-	if (st != CLV_OK)
-		kinds_free(x);
-	return st;
+	x->speed = arena_array(&x->arena, k, sizeof *x->speed);
+	x->count = arena_array(&x->arena, k, sizeof *x->count);
+	x->stride = arena_array(&x->arena, k, sizeof *x->stride);
+	x->digit = arena_array(&x->arena, k, sizeof *x->digit);
+	x->longest = arena_ids(&x->arena, d->n);
+	TRY(arena_status(&x->arena));
+	count_kinds(d->c->pr, x);
+	if ((uint64_t)x->states * d->n <= MOST_STATES)
+		x->from = arena_ids(&x->arena, (size_t)x->states * d->n);
+	return arena_status(&x->arena);
 }
 
 /* Ends of the next stage, from state m; `rest` is the speed of devices that are not used in m. */
@@ -396,9 +377,9 @@ clv_status ideals_by_time(const ideals *d, uint64_t *steps, uint64_t limit, uint
                           double *worst, double *bound)
 {
 	kinds x;
-	TRY(kinds_new(d, &x));
+	clv_status st = kinds_new(d, &x);
 	double most = *worst * (1 - EQUAL), low = *bound;
-	while (x.from && low < *worst * (1 - 1.1 * EQUAL) && *steps < limit) {
+	while (st == CLV_OK && x.from && low < *worst * (1 - 1.1 * EQUAL) && *steps < limit) {
 		if (within(d, &x, most, steps))
 			*worst = walk_back(d, &x, most, stage_of, device_of);
 		else
@@ -406,13 +387,14 @@ clv_status ideals_by_time(const ideals *d, uint64_t *steps, uint64_t limit, uint
 		most = fmin(low + (*worst - low) / 2, *worst * (1 - EQUAL));
 	}
 	*bound = low >= *worst * (1 - 2 * EQUAL) ? *worst : low;
-	kinds_free(&x);
-	return CLV_OK;
+	arena_free(&x.arena);
+	return st;
 }
 
 /* ---- links and memory ---------------------------------------------------------------------------------------- */
 
 typedef struct climb {
+	arena arena;
 	double *now, *next; /* per ideal: the least bottleneck that it is reached with */
 	uint32_t *back;     /* [stage][ideal] */
 	uint32_t *seen, round, *queue;
@@ -421,34 +403,21 @@ typedef struct climb {
 	double most, rest;
 } climb;
 
-static void climb_free(climb *w)
-{
-	mem_free(w->now);
-	mem_free(w->next);
-	mem_free(w->back);
-	mem_free(w->seen);
-	mem_free(w->queue);
-	mem_free(w->work);
-	mem_free(w->node_work);
-}
-
 static clv_status climb_new(const ideals *d, climb *w)
 {
+	arena *a = &w->arena;
 	size_t n = d->n;
-	*w = (climb){mem_alloc(n * sizeof *w->now),
-	             mem_alloc(n * sizeof *w->next),
-	             mem_ids(d->c->k * n),
-	             mem_ids(n),
-	             0,
-	             mem_ids(n),
-	             mem_alloc(n * sizeof *w->work),
-	             mem_alloc(d->c->n * sizeof *w->node_work)};
-	if (!w->now || !w->next || !w->back || !w->seen || !w->queue || !w->work || !w->node_work) {
-		climb_free(w);
-		return fail_nomem();
-	}
+	*w = (climb){0};
+	w->now = arena_array(a, n, sizeof *w->now);
+	w->next = arena_array(a, n, sizeof *w->next);
+	w->back = arena_ids(a, d->c->k * n);
+	w->seen = arena_ids(a, n);
+	w->queue = arena_ids(a, n);
+	w->work = arena_array(a, n, sizeof *w->work);
+	w->node_work = arena_array(a, d->c->n, sizeof *w->node_work);
+	TRY(arena_status(a));
 	for (uint32_t i = 0; i < d->c->n; i++)
-		w->node_work[i] = node_load(d->c->pr, i).work;
+		w->node_work[i] = (double)node_work(d->c->pr, i);
 	for (uint32_t i = 0; i < d->n; i++)
 		w->next[i] = i ? DBL_MAX : 0;
 	return CLV_OK;
@@ -526,9 +495,9 @@ clv_status ideals_by_cost(const ideals *d, uint64_t *steps, uint64_t limit, uint
 	*found = *proven = false;
 	if ((uint64_t)d->n * d->c->k > MOST_STATES)
 		return CLV_OK;
-	TRY(climb_new(d, &w));
+	clv_status st = climb_new(d, &w);
 	w.most = *worst * (1 - EQUAL);
-	*proven = climb_all(d, &w, steps, limit);
+	*proven = st == CLV_OK && climb_all(d, &w, steps, limit);
 	*found = *proven && w.next[d->n - 1] < DBL_MAX;
 	if (*found)
 		*worst = w.next[d->n - 1];
@@ -539,6 +508,6 @@ clv_status ideals_by_cost(const ideals *d, uint64_t *steps, uint64_t limit, uint
 				stage_of[n] = s;
 		i = j;
 	}
-	climb_free(&w);
-	return CLV_OK;
+	arena_free(&w.arena);
+	return st;
 }

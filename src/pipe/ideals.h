@@ -1,6 +1,7 @@
-/* Ideals: sets of nodes that hold every predecessor of what they hold. A chain of stages is a chain of ideals,
- * each with one stage more than the one before; so the best chain is a shortest way through them, where they are
- * few. */
+/* Ideals: sets of nodes that contain all predecessors of their nodes.
+ *
+ * A chain of stages is a chain of ideals, each with one stage more than the one before; so where ideals are few, the best
+ * chain is a shortest path through them. */
 #ifndef PIPE_IDEALS_H
 #define PIPE_IDEALS_H
 
@@ -8,6 +9,7 @@
 
 typedef struct ideals {
 	const chain *c; /* borrowed */
+	arena arena;    /* of scratch */
 	uint32_t n;     /* numbered so that a larger one has the larger number; 0 is empty, n - 1 has all nodes */
 	uint32_t words; /* of one set */
 	bool closed;    /* nodes that take no time are in as soon as they can be */
@@ -15,8 +17,8 @@ typedef struct ideals {
 	VEC(uint64_t) bits;
 	VEC(double) us;
 	VEC(uint64_t) hash;
-	VEC(chain_load) load;     /* of all nodes in it, but for work; only where not closed */
-	VEC(chain_border) border; /* what goes out of it */
+	VEC(chain_load) load;    /* of all nodes in it, but for work; only where not closed */
+	VEC(pipe_border) border; /* what goes out of it */
 	/* ways up: for ideal i first[i] … first[i+1]-1: the node that is added, and the ideal that it gives */
 	VEC(uint32_t) first, via, up;
 	/* scratch */

@@ -1,5 +1,4 @@
-/* The methods by name, and what all of them share: the problem is checked before, the partition is completed and judged
-   after. */
+/* The methods by name, and a run of one: the problem is checked before it, the partition completed and scored after it. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -67,33 +66,30 @@ static clv_status check_numbers(const pipe_problem *pr)
 	if ((unsigned)pr->schedule >= SCHEDULE_COUNT)
 		return fail(CLV_E_INVALID, "there is no schedule number %d", (int)pr->schedule);
 	if (pr->microbatches == 0 || pr->microbatches > MOST_MICROBATCHES)
-		return fail(CLV_E_INVALID, "%" PRIu32 " micro-batches; it can be 1 to %d", pr->microbatches, MOST_MICROBATCHES);
+		return fail(CLV_E_INVALID, "%" PRIu32 " micro-batches; expected 1 to %d", pr->microbatches, MOST_MICROBATCHES);
 	if (!(pr->param_copies >= 0 && pr->param_copies <= 1e6))
-		return fail(CLV_E_INVALID, "%g copies of parameters; it can be 0 to a million", pr->param_copies);
+		return fail(CLV_E_INVALID, "%g copies of parameters; expected 0 to a million", pr->param_copies);
 	if (pr->max_stages && pr->max_stages < pr->k)
 		return fail(CLV_E_INVALID,
 		            "max_stages is %" PRIu32 ", but there are %" PRIu32 " devices and each needs a stage",
 		            pr->max_stages, pr->k);
 	if (!(pr->seconds >= 0))
-		return fail(CLV_E_INVALID, "%g seconds; it cannot be negative", pr->seconds);
+		return fail(CLV_E_INVALID, "the time limit is %g seconds; it must not be negative", pr->seconds);
 	return CLV_OK;
 }
 
-static clv_status fail_memory(const char *who, double needs, const char *where, double has)
+static clv_status fail_memory(const char *part, double needs, const char *where, double has)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_printf(&b, "%s need ", who);
+	strbuf_printf(&b, "the model does not fit: %s need ", part);
 	strbuf_bytes(&b, needs < 9e18 ? (int64_t)needs : INT64_MAX);
 	strbuf_printf(&b, ", and %s ", where);
 	strbuf_bytes(&b, has < 9e18 ? (int64_t)has : INT64_MAX);
-	clv_status st = b.failed ? fail_nomem()
-	                         : fail(CLV_E_UNSUPPORTED,
-	                                "the model does not fit: %s; give more devices or memory, or fewer copies", b.at);
-	strbuf_free(&b);
-	return st;
+	strbuf_puts(&b, "; give more devices or memory, or fewer copies");
+	return strbuf_fail(CLV_E_UNSUPPORTED, &b);
 }
 
-/* What is over the limits however the nodes are put: all parameters, or those of one node. */
+/* Fails if no partition can fit the memory limits: all parameters, or those of one node, are too large. */
 static clv_status check_memory(const pipe_problem *pr)
 {
 	double all = 0, heaviest = 0, limits = 0, largest = 0;
@@ -122,7 +118,7 @@ clv_status problem_check(const pipe_problem *pr)
 		return fail(CLV_E_INVALID, "%" PRIu32 " devices for a graph of %" PRIu32 " nodes: each needs at least one node",
 		            pr->k, pr->g->nodes.n);
 	if (pr->k > MOST_DEVICES)
-		return fail(CLV_E_INVALID, "%" PRIu32 " devices; it can be up to %d", pr->k, MOST_DEVICES);
+		return fail(CLV_E_INVALID, "%" PRIu32 " devices; expected at most %d", pr->k, MOST_DEVICES);
 	TRY(check_devices(pr));
 	TRY(check_numbers(pr));
 	return check_memory(pr);
@@ -195,33 +191,28 @@ static void split_stage(const pipe_graph *g, pipe_partition *p, uint32_t s, uint
 	p->nstages++;
 }
 
+static double stage_us(const pipe_score *score, uint32_t s)
+{
+	return score->stages[s].fwd_us + score->stages[s].bwd_us;
+}
+
 /* The longest stage that can be split. */
 static uint32_t longest_stage(const pipe_score *score, uint32_t nstages)
 {
 	uint32_t best = PIPE_NONE;
-	double most = -1;
-	for (uint32_t s = 0; s < nstages; s++) {
-		double us = score->stages[s].fwd_us + score->stages[s].bwd_us;
-		if (score->stages[s].nodes > 1 && us > most) {
+	for (uint32_t s = 0; s < nstages; s++)
+		if (score->stages[s].nodes > 1 && (best == PIPE_NONE || stage_us(score, s) > stage_us(score, best)))
 			best = s;
-			most = us;
-		}
-	}
 	return best;
 }
 
-/* The shortest stage of those whose device has another: there is one while stages are as many as devices. */
+/* The shortest stage on a device that has another one: there is one while stages are as many as devices. */
 static uint32_t spare_stage(const pipe_score *score, uint32_t nstages, const uint32_t *count)
 {
 	uint32_t best = PIPE_NONE;
-	double least = INFINITY;
-	for (uint32_t s = 0; s < nstages; s++) {
-		double us = score->stages[s].fwd_us + score->stages[s].bwd_us;
-		if (count[score->stages[s].device] > 1 && us < least) {
+	for (uint32_t s = 0; s < nstages; s++)
+		if (count[score->stages[s].device] > 1 && (best == PIPE_NONE || stage_us(score, s) < stage_us(score, best)))
 			best = s;
-			least = us;
-		}
-	}
 	return best;
 }
 
@@ -263,7 +254,7 @@ static clv_status fill_device(const pipe_problem *pr, pipe_partition *p, uint32_
 clv_status partition_fill(const pipe_problem *pr, pipe_partition *p)
 {
 	uint32_t *count = mem_ids(pr->k);
-	clv_status st = count ? CLV_OK : fail_nomem();
+	clv_status st = count ? partition_tidy(pr, p) : fail_nomem();
 	while (st == CLV_OK) {
 		uint32_t d = unused_device(p, pr->k, count);
 		if (d == PIPE_NONE)
@@ -283,20 +274,16 @@ static clv_status fail_over(const pipe_problem *pr, const pipe_score *score)
 		if (limit == 0 || over <= 0)
 			continue;
 		strbuf b = STRBUF_INIT;
+		strbuf_puts(&b, "no partition within the memory limits was found: in the best one ");
 		strbuf_printf(&b, "device %" PRIu32 " would need ", d);
 		strbuf_bytes(&b, score->device_bytes[d]);
 		strbuf_puts(&b, ", ");
 		strbuf_bytes(&b, over);
 		strbuf_puts(&b, " over its limit of ");
 		strbuf_bytes(&b, limit);
-		clv_status st =
-			b.failed ? fail_nomem()
-					 : fail(CLV_E_UNSUPPORTED,
-		                    "no partition within the memory limits was found: in the best one %s; give more devices or "
-		                    "memory, %shold fewer micro-batches",
-		                    b.at, pr->training && !pr->recompute ? "recompute, or " : "or ");
-		strbuf_free(&b);
-		return st;
+		strbuf_printf(&b, "; give more devices or memory, %sor hold fewer micro-batches",
+		              pr->training && !pr->recompute ? "recompute, " : "");
+		return strbuf_fail(CLV_E_UNSUPPORTED, &b);
 	}
 	return CLV_OK;
 }
@@ -304,15 +291,21 @@ static clv_status fail_over(const pipe_problem *pr, const pipe_score *score)
 static clv_status fail_method(const char *name)
 {
 	strbuf b = STRBUF_INIT;
+	strbuf_printf(&b, "there is no method \"%s\"; there are ", name);
 	for (size_t i = 0; i < METHODS; i++)
 		strbuf_printf(&b, "%s%s", i ? ", " : "", methods[i].name);
-	clv_status st =
-		b.failed ? fail_nomem() : fail(CLV_E_NOT_FOUND, "there is no method \"%s\"; there are %s", name, b.at);
-	strbuf_free(&b);
-	return st;
+	return strbuf_fail(CLV_E_NOT_FOUND, &b);
 }
 
-static bool devices_alike(const pipe_problem *pr)
+bool memory_limited(const pipe_problem *pr)
+{
+	for (uint32_t d = 0; d < pr->k; d++)
+		if (pr->devices[d].memory_bytes)
+			return true;
+	return false;
+}
+
+bool devices_alike(const pipe_problem *pr)
 {
 	for (uint32_t d = 1; d < pr->k; d++)
 		if (pr->devices[d].speed != pr->devices[0].speed || pr->devices[d].memory_bytes != pr->devices[0].memory_bytes)
@@ -323,8 +316,7 @@ static bool devices_alike(const pipe_problem *pr)
 	return true;
 }
 
-/* Devices that are alike are numbered as their first stages come, so that a placement that a schedule is for is known as
-   such. */
+/* Numbers devices that are alike in the order of their first stages, so that a schedule recognizes its placement. */
 static clv_status number_devices(const pipe_problem *pr, pipe_partition *p)
 {
 	if (!devices_alike(pr))
@@ -344,7 +336,6 @@ static clv_status number_devices(const pipe_problem *pr, pipe_partition *p)
 
 static clv_status complete(const pipe_problem *pr, const char *method, pipe_partition *p, pipe_score *score)
 {
-	TRY(partition_tidy(pr, p));
 	TRY(partition_fill(pr, p));
 	TRY(number_devices(pr, p));
 	if (!p->method)

@@ -1,14 +1,14 @@
-/* METIS: one part of the undirected graph for each device, then stages that have no cycles.
+/* metis: one part of the undirected graph for each device, made into stages without cycles.
  *
- * libmetis cuts as few bytes as it can into parts whose work goes by the devices' speeds, and whose memory goes by
- * their limits where there are any. It knows no directions, so its parts depend on each other in circles; a walk over
- * the graph (partition_from_devices) makes a part into as many stages as that takes. Those are too many and too small:
+ * libmetis cuts as few bytes as it can into parts whose work is in proportion to the devices' speeds, and whose memory to
+ * their limits if there are any. It ignores directions, so its parts depend on each other in circles; a walk over the
+ * graph (partition_from_devices) splits each part into as many stages as that takes. Those are too many and too small:
  * they are joined with their neighbours for several numbers of stages, put on devices anew where that is better, and
- * polished; the best is kept. What METIS itself gave is in raw_cut_bytes and raw_balance.
+ * polished; the best is kept. raw_cut_bytes and raw_balance describe METIS's own parts.
  *
- * libmetis draws from rand() of the C library, changes signal handlers while it runs, and prints where a graph has
- * fewer vertices than parts on the way down. Hence the lock, the random state of its own (the program's is put
- * back), and bisections one by one, each with enough vertices, where it might come to that. */
+ * libmetis draws from rand() of the C library, changes signal handlers while it runs, and prints if a subgraph has fewer
+ * vertices than parts. Hence the lock, the random state of its own (the program's is restored), and, where it might
+ * print, bisections one by one, each with enough vertices. */
 #if !defined(_DEFAULT_SOURCE)
 #define _DEFAULT_SOURCE /* initstate, setstate */
 #endif
@@ -37,19 +37,11 @@ clv_status pipe_metis(const pipe_problem *pr, pipe_partition *out)
 #define SMALLEST_SHARE 1e-5  /* of a device, however slow: METIS refuses 0 */
 
 typedef struct metis_graph {
+	arena arena;
 	idx_t n, ncon;
 	idx_t *first, *to, *bytes; /* edges, both ways */
 	idx_t *weights;            /* ncon for each vertex */
 } metis_graph;
-
-static void metis_graph_free(metis_graph *m)
-{
-	mem_free(m->first);
-	mem_free(m->to);
-	mem_free(m->bytes);
-	mem_free(m->weights);
-	*m = (metis_graph){0};
-}
 
 static clv_status metis_graph_alloc(metis_graph *m, size_t n, size_t ncon, size_t edges)
 {
@@ -57,11 +49,11 @@ static clv_status metis_graph_alloc(metis_graph *m, size_t n, size_t ncon, size_
 		return fail(CLV_E_UNSUPPORTED, "METIS cannot take a graph of %zu nodes and %zu edges; use another method", n,
 		            edges);
 	*m = (metis_graph){.n = (idx_t)n, .ncon = (idx_t)ncon};
-	m->first = mem_alloc((n + 1) * sizeof *m->first);
-	m->to = mem_alloc((2 * edges + 1) * sizeof *m->to);
-	m->bytes = mem_alloc((2 * edges + 1) * sizeof *m->bytes);
-	m->weights = mem_alloc(n * ncon * sizeof *m->weights);
-	return m->first && m->to && m->bytes && m->weights ? CLV_OK : fail_nomem();
+	m->first = arena_array(&m->arena, n + 1, sizeof *m->first);
+	m->to = arena_array(&m->arena, 2 * edges, sizeof *m->to);
+	m->bytes = arena_array(&m->arena, 2 * edges, sizeof *m->bytes);
+	m->weights = arena_array(&m->arena, n * ncon, sizeof *m->weights);
+	return arena_status(&m->arena);
 }
 
 /* ---- the undirected graph ---------------------------------------------------------------------------------------- */
@@ -80,19 +72,13 @@ static uint32_t edge_find(const pipe_graph *g, uint32_t from, uint32_t to)
 }
 
 /* Bytes of every edge, as g->succ lists them. */
-static clv_status edges_weigh(const pipe_graph *g, double **out)
+static void edges_weigh(const pipe_graph *g, double *bytes)
 {
-	uint32_t edges = g->succ_first[g->nodes.n];
-	double *bytes = mem_alloc(((size_t)edges + 1) * sizeof *bytes);
-	if (!bytes)
-		return fail_nomem();
 	for (uint32_t v = 0; v < g->values.n; v++) {
 		const pipe_value *x = &g->values.at[v];
 		for (uint32_t u = 0; x->from != PIPE_NONE && u < x->nuses; u++)
 			bytes[edge_find(g, x->from, g->uses.at[x->uses + u])] += (double)x->bytes;
 	}
-	*out = bytes;
-	return CLV_OK;
 }
 
 static void edges_fill(const pipe_graph *g, const double *bytes, metis_graph *m)
@@ -117,15 +103,13 @@ static void edges_fill(const pipe_graph *g, const double *bytes, metis_graph *m)
 	m->first[g->nodes.n] = at;
 }
 
-static double node_bytes(const pipe_problem *pr, uint32_t n)
-{
-	const pipe_node *x = &pr->g->nodes.at[n];
-	return (double)x->param_bytes * pr->param_copies + (pr->training ? (double)x->held_bytes : 0);
-}
-
+/* What node n takes of the work (0) or of the memory (1). */
 static double node_share(const pipe_problem *pr, uint32_t n, uint32_t constraint)
 {
-	return constraint == 0 ? node_us(pr, n) : node_bytes(pr, n);
+	const pipe_node *x = &pr->g->nodes.at[n];
+	if (constraint == 0)
+		return node_us(pr, n);
+	return (double)x->param_bytes * pr->param_copies + (pr->training ? (double)x->held_bytes : 0);
 }
 
 /* A vertex counts for no more than a part should have: heavier ones would leave METIS with parts of no vertices. */
@@ -143,27 +127,17 @@ static void weights_fill(const pipe_problem *pr, metis_graph *m)
 	}
 }
 
-static bool memory_limited(const pipe_problem *pr)
-{
-	for (uint32_t d = 0; d < pr->k; d++)
-		if (pr->devices[d].memory_bytes > 0)
-			return true;
-	return false;
-}
-
 static clv_status metis_graph_make(const pipe_problem *pr, metis_graph *m)
 {
 	const pipe_graph *g = pr->g;
-	double *bytes = NULL;
-	clv_status st = metis_graph_alloc(m, g->nodes.n, memory_limited(pr) ? 2 : 1, g->succ_first[g->nodes.n]);
-	if (st == CLV_OK)
-		st = edges_weigh(g, &bytes);
-	if (st == CLV_OK) {
-		edges_fill(g, bytes, m);
-		weights_fill(pr, m);
-	}
-	mem_free(bytes);
-	return st;
+	uint32_t edges = g->succ_first[g->nodes.n];
+	TRY(metis_graph_alloc(m, g->nodes.n, memory_limited(pr) ? 2 : 1, edges));
+	double *bytes = arena_array(&m->arena, edges, sizeof *bytes);
+	TRY(arena_status(&m->arena));
+	edges_weigh(g, bytes);
+	edges_fill(g, bytes, m);
+	weights_fill(pr, m);
+	return CLV_OK;
 }
 
 /* ---- calls of METIS ---------------------------------------------------------------------------------------------- */
@@ -326,7 +300,7 @@ static clv_status bisect(bisecting *b, uint32_t first, uint32_t n)
 			if (b->side[v])
 				b->part[b->old[v]] = (idx_t)(first + half);
 	}
-	metis_graph_free(&sub);
+	arena_free(&sub.arena);
 	TRY(st);
 	TRY(bisect(b, first, half));
 	return bisect(b, first + half, n - half);
@@ -380,15 +354,15 @@ static double parts_balance(const pipe_problem *pr, const uint32_t *device, doub
 
 static clv_status parts_measure(const pipe_problem *pr, const uint32_t *device, double *cut, double *balance)
 {
-	uint32_t *seen = mem_alloc((size_t)pr->k * sizeof *seen);
-	double *us = mem_alloc((size_t)pr->k * sizeof *us);
-	if (seen && us) {
+	arena scratch = {0};
+	uint32_t *seen = arena_array(&scratch, pr->k, sizeof *seen);
+	double *us = arena_array(&scratch, pr->k, sizeof *us);
+	clv_status st = arena_status(&scratch);
+	if (st == CLV_OK) {
 		*cut = parts_cut(pr->g, device, seen);
 		*balance = parts_balance(pr, device, us);
 	}
-	clv_status st = seen && us ? CLV_OK : fail_nomem();
-	mem_free(seen);
-	mem_free(us);
+	arena_free(&scratch);
 	return st;
 }
 
@@ -453,19 +427,18 @@ static clv_status stages_of_parts(const pipe_problem *pr, const uint32_t *device
 clv_status pipe_metis(const pipe_problem *pr, pipe_partition *out)
 {
 	metis_graph m = {0};
-	uint32_t n = pr->g->nodes.n;
-	idx_t *part = mem_alloc((size_t)n * sizeof *part);
-	uint32_t *device = mem_alloc((size_t)n * sizeof *device);
-	clv_status st = part && device ? metis_graph_make(pr, &m) : fail_nomem();
+	arena scratch = {0};
+	uint32_t n = pr->g->nodes.n, *device = arena_ids(&scratch, n);
+	idx_t *part = arena_array(&scratch, n, sizeof *part);
+	clv_status st = scratch.failed ? fail_nomem() : metis_graph_make(pr, &m);
 	if (st == CLV_OK && pr->k > 1)
 		st = kway_is_safe(pr, &m) ? kway(pr, &m, pr->seed, part) : bisections(pr, &m, pr->seed, part);
 	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
 		device[i] = (uint32_t)part[i];
 	if (st == CLV_OK)
 		st = stages_of_parts(pr, device, out);
-	metis_graph_free(&m);
-	mem_free(part);
-	mem_free(device);
+	arena_free(&m.arena);
+	arena_free(&scratch);
 	return st;
 }
 

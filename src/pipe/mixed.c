@@ -2,7 +2,7 @@
  *
  * What a chain cannot balance, because a node is too large to be on either side of a border, several borders per
  * device can: each is one more sum to choose. Blocks stand in one order, so there are no cycles, and there are
- * no more stages than blocks. Borders are moved one at a time to where the two devices beside it are most alike,
+ * no more stages than blocks. Borders are moved one at a time to where the two devices at it are most alike,
  * or at random where neither gets slower than the slowest; orders inside of blocks are shuffled as in chain_search.c.
  * Some placements are tried for each number of blocks: looped (which interleaved schedules want), there and
  * back, and random ones; then devices of two blocks are swapped in the best of them.
@@ -22,6 +22,7 @@
 #define KICKS 200    /* fewer where nodes are few */
 
 typedef struct mixed {
+	arena arena;
 	const pipe_problem *pr;
 	chain c;              /* blocks as if each had a device */
 	pipe_device *devices; /* per block: its device */
@@ -35,26 +36,20 @@ typedef struct mixed {
 static void mixed_free(mixed *m)
 {
 	chain_free(&m->c);
-	mem_free(m->devices);
-	mem_free(m->device_of);
-	mem_free(m->best_device);
-	mem_free(m->in_order);
-	mem_free(m->best_stage);
-	mem_free(m->us);
+	arena_free(&m->arena);
 }
 
 /* Chains of `blocks` stages; the problem behind it has so many devices and counts time alone. */
 static clv_status mixed_new(const pipe_problem *pr, uint32_t blocks, pipe_problem *own, mixed *m)
 {
 	*m = (mixed){.pr = pr, .best = DBL_MAX};
-	m->devices = mem_alloc(blocks * sizeof *m->devices);
-	m->device_of = mem_ids(blocks);
-	m->best_device = mem_ids(blocks);
-	m->in_order = mem_ids(blocks);
-	m->best_stage = mem_ids(pr->g->nodes.n);
-	m->us = mem_alloc(pr->k * sizeof *m->us);
-	clv_status st =
-		m->devices && m->device_of && m->best_device && m->in_order && m->best_stage && m->us ? CLV_OK : fail_nomem();
+	m->devices = arena_array(&m->arena, blocks, sizeof *m->devices);
+	m->device_of = arena_ids(&m->arena, blocks);
+	m->best_device = arena_ids(&m->arena, blocks);
+	m->in_order = arena_ids(&m->arena, blocks);
+	m->best_stage = arena_ids(&m->arena, pr->g->nodes.n);
+	m->us = arena_array(&m->arena, pr->k, sizeof *m->us);
+	clv_status st = arena_status(&m->arena);
 	for (uint32_t i = 0; i < blocks && st == CLV_OK; i++) {
 		m->devices[i].speed = 1;
 		m->in_order[i] = i;
@@ -71,7 +66,7 @@ static clv_status mixed_new(const pipe_problem *pr, uint32_t blocks, pipe_proble
 }
 
 /* Which device has which block; every device has one at least. */
-static void place(mixed *m, uint32_t number, pipe_random *r)
+static void place_blocks(mixed *m, uint32_t number, pipe_random *r)
 {
 	uint32_t k = m->pr->k, blocks = m->c.k;
 	for (uint32_t b = 0; b < blocks; b++) {
@@ -108,7 +103,7 @@ static void weigh(mixed *m)
 		m->worst = fmax(m->worst, m->us[d] / m->pr->devices[d].speed);
 }
 
-/* The two devices beside border b, if it were at a position: the slower of them. */
+/* The two devices at border b, if it were at a position: the slower of them. */
 static double slower(const mixed *m, uint32_t b, uint32_t at)
 {
 	uint32_t left = m->device_of[b - 1], right = m->device_of[b];
@@ -194,7 +189,7 @@ static void kick(mixed *m, pipe_random *r)
 	of[b] = d;
 }
 
-static clv_status offer(const pipe_problem *pr, const mixed *m, keeper *kept)
+static clv_status offer_mixed(const pipe_problem *pr, const mixed *m, keeper *kept)
 {
 	pipe_partition p;
 	TRY(partition_new(pr->g, &p));
@@ -213,7 +208,7 @@ static clv_status search_blocks(const pipe_problem *pr, const uint32_t *order, u
 	TRY(mixed_new(pr, blocks, &own, &m));
 	for (uint32_t i = 0; i < PLACEMENTS && m.best > enough; i++) {
 		memcpy(m.c.order, order, m.c.n * sizeof *order);
-		place(&m, i, &r);
+		place_blocks(&m, i, &r);
 		begin(&m, &r);
 		improve(&m, PATIENCE, m.c.steps + STEPS / 2 / PLACEMENTS, enough, &r);
 	}
@@ -223,7 +218,7 @@ static clv_status search_blocks(const pipe_problem *pr, const uint32_t *order, u
 		improve(&m, PATIENCE / 4, STEPS, enough, &r);
 	}
 	double gain = GAIN * (blocks - fmin(blocks, kept->best.nstages));
-	clv_status st = m.best < kept->score.bottleneck_us * (1 - gain) ? offer(pr, &m, kept) : CLV_OK;
+	clv_status st = m.best < kept->score.bottleneck_us * (1 - gain) ? offer_mixed(pr, &m, kept) : CLV_OK;
 	mixed_free(&m);
 	return st;
 }

@@ -1,13 +1,13 @@
-/* Mixed pipe: more stages than devices, so that a device gets several which are not neighbours.
+/* mpipe: mixed pipes with more stages than devices, so that a device gets several that are not neighbours.
  *
- * As in the FTPipe paper: the graph is coarsened to L blocks, blocks go to devices, border nodes are refined, and all
- * of that for several L. A block here is an interval of a topological order, cut near the even places where the fewest
- * bytes are alive, so that blocks cannot depend on each other in a circle. Blocks go to devices the largest first, or
- * round and round (which is what interleaved schedules want); then nodes at borders move until the devices are even
- * (polish.c), with transfers counted where links have a bandwidth.
+ * As in the FTPipe paper: coarsen the graph to L blocks, assign blocks to devices, refine border nodes, and do all of
+ * that for several L. A block here is an interval of a topological order, cut where the fewest bytes are alive near the
+ * even places, so that blocks cannot depend on each other in a circle. Blocks are assigned the largest first, or round
+ * robin (for interleaved schedules); then nodes at borders move until the devices are even (polish.c), with transfers
+ * counted where links have a bandwidth.
  *
- * L grows from the number of devices: where few stages reach the lower bound, more are not tried, and from two
- * stages a device on it takes a gap worth closing. */
+ * L grows from the number of devices: once few stages reach the lower bound, more are not tried, and beyond two stages a
+ * device only if the gap is worth closing. */
 #include "pipe/polish.h"
 
 #define WORTH_MORE 5e-3 /* gap to the bound above which more than two stages for a device are tried */
@@ -29,11 +29,12 @@ static const mpipe_attempt attempts[] = {
 enum { ATTEMPTS = sizeof attempts / sizeof *attempts };
 
 typedef struct mpipe {
+	arena arena;
 	const pipe_problem *pr;
 	polisher *po;
 	uint32_t *order, *cut; /* cut[b]: place of the order where block b begins */
 	double *before;        /* work before a place of the order */
-	double *crossing;
+	pipe_border *crossing; /* of the order */
 	pipe_random random;
 	keeper kept;
 } mpipe;
@@ -60,7 +61,7 @@ static uint32_t place_to_cut(const mpipe *m, uint32_t first, uint32_t last, doub
 		double off = m->before[i] > even ? m->before[i] - even : even - m->before[i];
 		double best_off = m->before[best] > even ? m->before[best] - even : even - m->before[best];
 		bool near = off <= slack;
-		if (near ? !best_near || m->crossing[i] < m->crossing[best] : !best_near && off < best_off)
+		if (near ? !best_near || m->crossing[i].fwd < m->crossing[best].fwd : !best_near && off < best_off)
 			best = i;
 		best_near = best_near || near;
 		if (m->before[i] > even + slack)
@@ -164,22 +165,12 @@ static clv_status mpipe_new(const pipe_problem *pr, mpipe *m)
 {
 	size_t nodes = pr->g->nodes.n;
 	*m = (mpipe){.pr = pr, .random = {pr->seed}};
-	m->order = mem_alloc(nodes * sizeof *m->order);
-	m->cut = mem_alloc((nodes + 1) * sizeof *m->cut);
-	m->before = mem_alloc((nodes + 1) * sizeof *m->before);
-	m->crossing = mem_alloc((nodes + 1) * sizeof *m->crossing);
-	if (!m->order || !m->cut || !m->before || !m->crossing)
-		return fail_nomem();
+	m->order = arena_ids(&m->arena, nodes);
+	m->cut = arena_ids(&m->arena, nodes + 1);
+	m->before = arena_array(&m->arena, nodes + 1, sizeof *m->before);
+	m->crossing = arena_array(&m->arena, nodes + 1, sizeof *m->crossing);
+	TRY(arena_status(&m->arena));
 	return polisher_new(pr, &m->po);
-}
-
-static void mpipe_free(mpipe *m)
-{
-	polisher_free(m->po);
-	mem_free(m->order);
-	mem_free(m->cut);
-	mem_free(m->before);
-	mem_free(m->crossing);
 }
 
 clv_status pipe_mpipe(const pipe_problem *pr, pipe_partition *out)
@@ -191,6 +182,7 @@ clv_status pipe_mpipe(const pipe_problem *pr, pipe_partition *out)
 	st = keeper_end(&m.kept, st, out);
 	if (st == CLV_OK)
 		out->method = "mpipe";
-	mpipe_free(&m);
+	polisher_free(m.po);
+	arena_free(&m.arena);
 	return st;
 }

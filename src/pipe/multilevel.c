@@ -1,12 +1,12 @@
-/* Stages in a row, found on a small graph and refined on the way back to the whole one.
+/* multilevel: finds a chain of stages on a coarse graph and refines it on the way back to the whole one.
  *
- * Coarsening joins pairs of nodes so that no cycle can come up, however many pairs are joined at once:
+ * Coarsening joins pairs of nodes so that no cycle can arise, however many pairs are joined at once:
  *   u -> v, where u has no other successor or v no other predecessor: whatever passes through the pair is a real path;
  *   two nodes of one level (longest path from the sources): every edge goes to a higher level before and after.
- * Pairs that share many bytes come first, light nodes before heavy ones, and no pair gets so heavy that it could
- * not be balanced. The coarsest graph is partitioned as in acyclic.c; each finer one begins with what the
- * coarser one found, is refined and polished. Nodes that talk much stay together, so that less crosses the
- * borders than with random orders.
+ * Pairs that share many bytes come first, light nodes before heavy ones, and no pair gets too heavy to be balanced. The
+ * coarsest graph is partitioned as in acyclic.c; each finer one starts from the stages of the coarser one, which are
+ * refined and polished. Nodes that share many bytes stay together, so that fewer bytes cross the borders than with random
+ * orders.
  *
  * Costs O(nodes + edges) per level for coarsening, with half or less of the nodes on each level, and limited
  * steps. */
@@ -32,32 +32,24 @@ typedef struct level {
 
 /* What pairs are chosen with; all per node. */
 typedef struct matching {
+	arena arena;
 	uint32_t *mate, *depth, *by_weight, *last;
 	double *us, *shared;
 	double most_us;
 	uint32_t pairs;
 } matching;
 
-static void matching_free(matching *m)
-{
-	mem_free(m->mate);
-	mem_free(m->depth);
-	mem_free(m->by_weight);
-	mem_free(m->last);
-	mem_free(m->us);
-	mem_free(m->shared);
-}
-
 static clv_status matching_new(const pipe_problem *pr, matching *m)
 {
 	uint32_t n = pr->g->nodes.n;
 	double total = 0;
-	*m = (matching){
-		mem_ids(n), mem_ids(n), mem_ids(n), mem_ids(n), mem_alloc(n * sizeof *m->us), mem_alloc(n * sizeof *m->shared)};
-	if (!m->mate || !m->depth || !m->by_weight || !m->last || !m->us || !m->shared) {
-		matching_free(m);
-		return fail_nomem();
-	}
+	m->mate = arena_ids(&m->arena, n);
+	m->depth = arena_ids(&m->arena, n);
+	m->by_weight = arena_ids(&m->arena, n);
+	m->last = arena_ids(&m->arena, n);
+	m->us = arena_array(&m->arena, n, sizeof *m->us);
+	m->shared = arena_array(&m->arena, n, sizeof *m->shared);
+	TRY(arena_status(&m->arena));
 	for (uint32_t i = 0; i < n; i++)
 		total += m->us[i] = node_us(pr, i);
 	m->most_us = total / pr->k / (PER_STAGE / 2);
@@ -100,7 +92,7 @@ static clv_status sort_by_weight(matching *m, uint32_t n)
 	return CLV_OK;
 }
 
-static void join(matching *m, uint32_t a, uint32_t b)
+static void join_two(matching *m, uint32_t a, uint32_t b)
 {
 	m->mate[a] = b;
 	m->mate[b] = a;
@@ -134,7 +126,7 @@ static void join_edge(const chain *c, matching *m, uint32_t u)
 			best = v;
 	}
 	if (best != PIPE_NONE)
-		join(m, u, best);
+		join_two(m, u, best);
 }
 
 /* Joins neighbours of n, among near[from … to), that are on one level. */
@@ -145,7 +137,7 @@ static void join_siblings(matching *m, const uint32_t *near, uint32_t from, uint
 		if (m->mate[v] != PIPE_NONE)
 			continue;
 		if (*last != PIPE_NONE && may_join(m, v, *last)) {
-			join(m, v, *last);
+			join_two(m, v, *last);
 			*last = PIPE_NONE;
 		} else {
 			*last = v;
@@ -172,10 +164,10 @@ static void match(const chain *c, matching *m)
 
 /* ---- the coarser graph --------------------------------------------------------------------------------------- */
 
-static void add_node(const pipe_problem *pr, pipe_node *to, const pipe_node *x)
+static void add_fine_node(const pipe_problem *pr, pipe_node *to, uint32_t n)
 {
-	/* without a backward nothing is held: what a node makes is there while it runs, and the next one's after that */
-	int64_t held = pr->training ? x->held_bytes : 0, work = x->work_bytes + (pr->training ? 0 : x->held_bytes);
+	const pipe_node *x = &pr->g->nodes.at[n];
+	int64_t held = pr->training ? x->held_bytes : 0, work = node_work(pr, n);
 	to->fwd_us += x->fwd_us;
 	to->bwd_us += x->bwd_us;
 	to->param_bytes += x->param_bytes;
@@ -195,7 +187,7 @@ static clv_status coarse_nodes(const level *fine, const matching *m, pipe_graph 
 			fine->joins[n] = g->nodes.n;
 			TRY(vec_push(&g->nodes, x));
 		}
-		add_node(&fine->pr, &g->nodes.at[fine->joins[n]], &from->nodes.at[n]);
+		add_fine_node(&fine->pr, &g->nodes.at[fine->joins[n]], n);
 	}
 	return CLV_OK;
 }
@@ -237,7 +229,7 @@ static clv_status coarse_edges(const level *fine, pipe_graph *g)
 }
 
 /* graph_finish gives nodes new numbers; their ids still say which they were. */
-static clv_status renumber(level *fine, const pipe_graph *g)
+static clv_status renumber_joins(level *fine, const pipe_graph *g)
 {
 	uint32_t *now = mem_ids(g->nodes.n);
 	if (!now)
@@ -259,7 +251,7 @@ static clv_status join_pairs(level *fine, const matching *m, level *coarse)
 	TRY(coarse_nodes(fine, m, g));
 	TRY(coarse_edges(fine, g));
 	TRY(graph_finish(g));
-	TRY(renumber(fine, g));
+	TRY(renumber_joins(fine, g));
 	coarse->pr = fine->pr;
 	coarse->pr.g = g;
 	return CLV_OK;
@@ -272,15 +264,15 @@ static clv_status coarsen(level *fine, level *coarse, bool *smaller)
 	chain c;
 	TRY(chain_new(&fine->pr, &c));
 	clv_status st = matching_new(&fine->pr, &m);
-	if (st == CLV_OK) {
+	if (st == CLV_OK)
 		st = sort_by_weight(&m, c.n);
-		if (st == CLV_OK)
-			match(&c, &m);
+	if (st == CLV_OK) {
+		match(&c, &m);
 		*smaller = m.pairs > c.n / 20;
-		if (st == CLV_OK && *smaller)
+		if (*smaller)
 			st = join_pairs(fine, &m, coarse);
-		matching_free(&m);
 	}
+	arena_free(&m.arena);
 	chain_free(&c);
 	return st;
 }
@@ -297,8 +289,8 @@ static clv_status keep_stages(const chain *c, level *at)
 }
 
 /* Stages of one level; `coarser` is NULL for the coarsest. The first level's become the result. */
-static clv_status solve(level *at, const level *coarser, uint32_t *device_of, bool last, double deadline,
-                        pipe_partition *out)
+static clv_status solve_level(level *at, const level *coarser, uint32_t *device_of, bool last, double deadline,
+                              pipe_partition *out)
 {
 	pipe_random r = {at->pr.seed + at->pr.g->nodes.n};
 	clv_status st = CLV_OK;
@@ -331,7 +323,7 @@ static clv_status all_levels(level *levels, uint32_t *device_of, double deadline
 			break;
 	}
 	for (uint32_t i = n; i-- > 0;)
-		TRY(solve(&levels[i], i + 1 < n ? &levels[i + 1] : NULL, device_of, i == 0, deadline, out));
+		TRY(solve_level(&levels[i], i + 1 < n ? &levels[i + 1] : NULL, device_of, i == 0, deadline, out));
 	return CLV_OK;
 }
 

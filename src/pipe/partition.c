@@ -1,8 +1,8 @@
 /* Partitions: nodes in stages, stages on devices.
  *
- * Both ways to make stages topological are the same walk: units that are ready are taken, one device as long as it has
- * any, and each change of device begins a stage. For partition_from_devices the units are nodes, for partition_tidy the
- * stages that are there. */
+ * partition_from_devices and partition_tidy make stages topological by the same kind of walk: it takes units that are
+ * ready, from one device as long as that has any, and begins a stage with each change of device. The units are nodes in
+ * the first, existing stages in the second. */
 #include "base/heap.h"
 #include "pipe/pipe.h"
 
@@ -64,32 +64,22 @@ clv_status partition_nodes(const pipe_graph *g, const pipe_partition *p, uint32_
 
 /* Nodes that are ready, one list per device. */
 typedef struct walk {
+	arena arena;
 	uint32_t *waits;       /* per node: predecessors that were not taken */
 	uint32_t *next, *head; /* lists: per node, per device */
 	uint32_t *count;       /* per device */
 	double *ready_us;      /* per device */
 } walk;
 
-static void walk_free(walk *w)
-{
-	mem_free(w->waits);
-	mem_free(w->next);
-	mem_free(w->head);
-	mem_free(w->count);
-	mem_free(w->ready_us);
-}
-
 static clv_status walk_new(const pipe_graph *g, uint32_t k, walk *w)
 {
-	w->waits = mem_ids(g->nodes.n);
-	w->next = mem_ids(g->nodes.n);
-	w->head = mem_ids(k);
-	w->count = mem_alloc(k * sizeof *w->count);
-	w->ready_us = mem_alloc(k * sizeof *w->ready_us);
-	if (w->waits && w->next && w->head && w->count && w->ready_us)
-		return CLV_OK;
-	walk_free(w);
-	return fail_nomem();
+	*w = (walk){0};
+	w->waits = arena_ids(&w->arena, g->nodes.n);
+	w->next = arena_ids(&w->arena, g->nodes.n);
+	w->head = arena_ids(&w->arena, k);
+	w->count = arena_array(&w->arena, k, sizeof *w->count);
+	w->ready_us = arena_array(&w->arena, k, sizeof *w->ready_us);
+	return arena_status(&w->arena);
 }
 
 static void add_ready(walk *w, const pipe_graph *g, const uint32_t *device_of_node, uint32_t n)
@@ -134,8 +124,9 @@ static void take_device(walk *w, const pipe_graph *g, const uint32_t *device_of_
 clv_status partition_from_devices(const pipe_graph *g, const uint32_t *device_of_node, uint32_t k, pipe_partition *out)
 {
 	walk w;
-	TRY(walk_new(g, k, &w));
-	clv_status st = partition_new(g, out);
+	clv_status st = walk_new(g, k, &w);
+	if (st == CLV_OK)
+		st = partition_new(g, out);
 	if (st == CLV_OK) {
 		out->nstages = 0;
 		for (uint32_t n = 0; n < g->nodes.n; n++) {
@@ -148,53 +139,39 @@ clv_status partition_from_devices(const pipe_graph *g, const uint32_t *device_of
 			out->device_of[out->nstages++] = d;
 		}
 	}
-	walk_free(&w);
+	arena_free(&w.arena);
 	return st;
 }
 
 /* ---- tidying -------------------------------------------------------------------------------------------------------- */
 
-/* Stages as a graph: edges between stages, by the stage they come from; one pair may be there more than once. */
+/* Stages as a graph; a pair of stages may have more than one edge. */
 typedef struct quotient {
-	uint32_t *first, *to; /* CSR */
+	arena arena;
+	uint32_t *first, *to; /* edges of stage s: to[first[s]] … to[first[s+1]-1] */
 	uint32_t *waits;      /* per stage: edges that come in */
 	uint32_t *number;     /* per stage: its new number */
 	uint32_t *device;     /* per new stage */
 	bool *used;           /* per stage: has nodes */
-	heap ready;           /* stages that can come next; those that have a number already are passed over */
+	heap ready;           /* stages that can come next; those that have a number already are skipped */
 	heap *ready_on;       /* the same per device */
 	uint32_t *room;       /* of the heaps of devices, one after the other */
 } quotient;
 
-static void quotient_free(quotient *q)
+static clv_status quotient_new(const pipe_graph *g, size_t stages, uint32_t k, quotient *q)
 {
-	mem_free(q->first);
-	mem_free(q->to);
-	mem_free(q->waits);
-	mem_free(q->number);
-	mem_free(q->device);
-	mem_free(q->used);
-	mem_free(q->ready.at);
-	mem_free(q->ready_on);
-	mem_free(q->room);
-}
-
-static clv_status quotient_new(const pipe_graph *g, uint32_t stages, uint32_t k, quotient *q)
-{
-	size_t edges = g->succ_first[g->nodes.n];
-	q->first = mem_alloc(((size_t)stages + 2) * sizeof *q->first);
-	q->to = mem_ids(edges + 1);
-	q->waits = mem_alloc((size_t)stages * sizeof *q->waits);
-	q->number = mem_ids(stages);
-	q->device = mem_ids(stages);
-	q->used = mem_alloc(stages * sizeof *q->used);
-	q->ready = (heap){mem_ids(stages), 0};
-	q->ready_on = mem_alloc(k * sizeof *q->ready_on);
-	q->room = mem_ids(stages);
-	if (q->first && q->to && q->waits && q->number && q->device && q->used && q->ready.at && q->ready_on && q->room)
-		return CLV_OK;
-	quotient_free(q);
-	return fail_nomem();
+	arena *a = &q->arena;
+	*q = (quotient){0};
+	q->first = arena_array(a, stages + 2, sizeof *q->first);
+	q->to = arena_ids(a, g->succ_first[g->nodes.n]);
+	q->waits = arena_array(a, stages, sizeof *q->waits);
+	q->number = arena_ids(a, stages);
+	q->device = arena_ids(a, stages);
+	q->used = arena_alloc(a, stages);
+	q->ready.at = arena_ids(a, stages);
+	q->ready_on = arena_array(a, k, sizeof *q->ready_on);
+	q->room = arena_ids(a, stages);
+	return arena_status(a);
 }
 
 static void quotient_edges(const pipe_graph *g, const pipe_partition *p, quotient *q)
@@ -208,7 +185,7 @@ static void quotient_edges(const pipe_graph *g, const pipe_partition *p, quotien
 	}
 	for (uint32_t s = 0; s < p->nstages; s++)
 		q->first[s + 2] += q->first[s + 1];
-	/* first[s + 1] is where the next edge of s goes, and thus in the end where those of s + 1 begin */
+	/* first[s + 1] is where the next edge of s goes: in the end, where s ends */
 	for (uint32_t n = 0; n < g->nodes.n; n++)
 		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++) {
 			uint32_t from = p->stage_of[n], to = p->stage_of[g->succ[i]];
@@ -220,7 +197,7 @@ static void quotient_edges(const pipe_graph *g, const pipe_partition *p, quotien
 }
 
 /* A heap for each device, with room for all its stages. */
-static void make_room(const pipe_partition *p, quotient *q, uint32_t k)
+static void share_room(const pipe_partition *p, quotient *q, uint32_t k)
 {
 	uint32_t at = 0;
 	for (uint32_t s = 0; s < p->nstages; s++)
@@ -284,18 +261,20 @@ static clv_status number_stages(const pipe_partition *p, quotient *q, uint32_t *
 clv_status partition_tidy(const pipe_problem *pr, pipe_partition *p)
 {
 	const pipe_graph *g = pr->g;
-	uint32_t made;
+	uint32_t made = 0;
 	quotient q;
-	TRY(quotient_new(g, p->nstages, pr->k, &q));
-	quotient_edges(g, p, &q);
-	make_room(p, &q, pr->k);
-	clv_status st = number_stages(p, &q, &made);
+	clv_status st = quotient_new(g, p->nstages, pr->k, &q);
+	if (st == CLV_OK) {
+		quotient_edges(g, p, &q);
+		share_room(p, &q, pr->k);
+		st = number_stages(p, &q, &made);
+	}
 	if (st == CLV_OK) {
 		for (uint32_t n = 0; n < g->nodes.n; n++)
 			p->stage_of[n] = q.number[p->stage_of[n]];
 		memcpy(p->device_of, q.device, made * sizeof *p->device_of);
 		p->nstages = made;
 	}
-	quotient_free(&q);
+	arena_free(&q.arena);
 	return st;
 }

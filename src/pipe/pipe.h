@@ -12,10 +12,9 @@
 #ifndef PIPE_PIPE_H
 #define PIPE_PIPE_H
 
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/digraph.h"
-#include "base/mem.h"
-#include "base/strbuf.h"
 
 #define PIPE_NONE UINT32_MAX
 
@@ -47,9 +46,11 @@ typedef struct pipe_graph {
 	VEC(pipe_value) values;
 	VEC(uint32_t) uses;
 	VEC(pipe_edge) order; /* `to` must not be in an earlier stage than `from`, though nothing goes between them */
-	VEC(char *) names;    /* owned */
+	bool named;           /* nodes have names */
+	arena names;
 
-	/* made by graph_finish: all edges, each pair once, of values and of order */
+	/* made by graph_finish, in `neighbours`: all edges, each pair once, of values and of order */
+	arena neighbours;
 	uint32_t *succ, *pred; /* neighbours of node n: succ[succ_first[n]] … succ[succ_first[n+1]-1], ascending */
 	uint32_t *succ_first, *pred_first; /* nodes.n + 1 each */
 	double total_us;                   /* forward and backward of all nodes */
@@ -59,6 +60,7 @@ typedef struct pipe_graph {
 /* Sorts nodes topologically (stable: by smallest number among those that are free), checks weights (finite, not negative,
    sums that fit), and makes the neighbours. A cycle is CLV_E_INVALID and names nodes on it. */
 clv_status graph_finish(pipe_graph *g);
+void edges_sort(pipe_edge *at, uint32_t *n); /* ascending by from, then to; each pair once */
 void graph_free(pipe_graph *g);
 
 #define NODE_LABEL 112
@@ -112,8 +114,19 @@ typedef struct pipe_problem {
 clv_status problem_check(const pipe_problem *pr);
 double problem_lower_bound(const pipe_problem *pr); /* as pipe_score.lower_bound_us */
 
+bool devices_alike(const pipe_problem *pr); /* speed, memory and links are the same for all */
+bool memory_limited(const pipe_problem *pr);
+
+/* Bytes over the border between two stages: forward, and back as gradients. */
+typedef struct pipe_border {
+	int64_t fwd, bwd;
+} pipe_border;
+
 /* score.c: of `bytes` that go together over one link; 0 for none, between stages of one device, without bandwidth. */
 double transfer_us(const pipe_problem *pr, uint32_t from_device, uint32_t to_device, int64_t bytes);
+/* The part of stage s's transfers over its two borders that its own work (fwd, bwd) does not hide. */
+double waits_us(const pipe_problem *pr, const uint32_t *device_of, uint32_t nstages, uint32_t s,
+                const pipe_border *before, const pipe_border *after, double fwd, double bwd);
 
 /* in_flight.c: per stage, how many micro-batches it holds at once by the rule of the schedule: all (GPipe), as many as
    stages are left (1F1B), those of the warm-up (interleaved, where the placement loops; elsewhere as 1F1B). */
@@ -169,15 +182,15 @@ typedef struct stage_score {
 } stage_score;
 
 typedef struct pipe_score {
-	double bottleneck_us; /* the slowest device: its stages' time for one micro-batch, with comm_us */
-	double
-		lower_bound_us; /* no partition on these devices can be below: all work evenly on all speeds, heaviest node */
-	double cut_bytes;   /* each value once for every stage beside its own that reads it */
-	double relay_bytes; /* more, where stages talk to the next one alone: each value through every stage between */
-	double over_bytes;  /* over the memory limits, summed over devices; 0: it fits */
-	double *device_us;  /* k */
+	double bottleneck_us;  /* the slowest device: its stages' time for one micro-batch, with comm_us */
+	double lower_bound_us; /* of every partition on these devices: all work spread evenly, and the heaviest node */
+	double cut_bytes;      /* each value once for every other stage that reads it */
+	double relay_bytes;    /* each value once for every stage that only passes it on */
+	double over_bytes;     /* over the memory limits, summed over devices; 0: it fits */
+	double *device_us;     /* k */
 	int64_t *device_bytes; /* k */
-	stage_score *stages;   /* nstages; NULL when only the sums were asked for */
+	stage_score *stages;   /* nstages */
+	arena arena;           /* of the three arrays */
 } pipe_score;
 
 clv_status score_new(const pipe_problem *pr, const pipe_partition *p, pipe_score *out);
@@ -223,11 +236,10 @@ clv_status keeper_end(keeper *kept, clv_status st, pipe_partition *out);
    that is possible. */
 clv_status order_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out);
 
-/* What methods end with: partition_tidy, and every device gets a stage (partition_fill), because each rank of a real
-   pipeline needs one. */
+/* What methods end with: partition_tidy, and every device gets a stage, because each rank of a real pipeline needs one. */
 clv_status partition_fill(const pipe_problem *pr, pipe_partition *p);
 
-/* problem_check, the method, partition_tidy, partition_fill, score; a partition over a memory limit is CLV_E_UNSUPPORTED and says which
+/* problem_check, the method, partition_fill, score. A partition over a memory limit is CLV_E_UNSUPPORTED and says which
    device lacks how much. */
 clv_status pipe_partition_run(const pipe_problem *pr, const char *method, pipe_partition *out, pipe_score *score);
 
@@ -237,6 +249,8 @@ clv_status pipe_partition_run(const pipe_problem *pr, const char *method, pipe_p
    first, that with the longest way to the end, or that with the shortest is next. */
 typedef enum pipe_order { ORDER_GIVEN, ORDER_DEPTH, ORDER_LONG, ORDER_SHORT, ORDER_COUNT } pipe_order;
 clv_status order_new(const pipe_graph *g, pipe_order kind, uint32_t *out /* nodes.n, caller's */);
+/* Bytes that cross the place before order[i], i = 0 … nodes.n. */
+clv_status order_crossing(const pipe_graph *g, const uint32_t *order, pipe_border *out /* nodes.n + 1 */);
 
 typedef struct pipe_random {
 	uint64_t s;
@@ -248,6 +262,20 @@ static inline double node_us(const pipe_problem *pr, uint32_t n)
 {
 	const pipe_node *x = &pr->g->nodes.at[n];
 	return pr->training ? x->fwd_us * (pr->recompute ? 2 : 1) + x->bwd_us : x->fwd_us;
+}
+
+/* Bytes that node n needs while it runs. Without a backward nothing is held: what it makes is there only meanwhile. */
+static inline int64_t node_work(const pipe_problem *pr, uint32_t n)
+{
+	const pipe_node *x = &pr->g->nodes.at[n];
+	return x->work_bytes + (pr->training ? 0 : x->held_bytes);
+}
+
+/* Backward of node n on a device of speed 1, with the second forward when recomputing. */
+static inline double node_backward_us(const pipe_problem *pr, uint32_t n)
+{
+	const pipe_node *x = &pr->g->nodes.at[n];
+	return pr->training ? x->bwd_us + (pr->recompute ? x->fwd_us : 0) : 0;
 }
 
 /* ---- schedules (schedule.c): what a partition does in time ------------------------------------------------------------ */

@@ -17,16 +17,19 @@ typedef struct begins {
 } begins;
 
 typedef struct row {
+	arena arena;
 	const pipe_problem *pr;
 	uint32_t n;
-	const uint32_t *order;       /* borrowed */
-	double *fwd, *bwd;           /* prefix sums, n + 1; of recomputing included */
-	double *params, *held;       /* prefix sums of bytes, n + 1 */
-	int64_t *work;               /* per place */
-	int64_t *cross, *grad_cross; /* bytes over the border before place i, n + 1 */
-	double floor;                /* no cut is below */
-	double *before;              /* n + 1: the slowest of the devices so far, that end there */
-	uint32_t *choice;            /* [device][end]: begin of its stage */
+	const uint32_t *order; /* borrowed */
+	double *fwd, *bwd;     /* prefix sums, n + 1; of recomputing included */
+	double *params, *held; /* prefix sums of bytes, n + 1 */
+	int64_t *work;         /* per place */
+	pipe_border *cross;    /* bytes over the border before place i, n + 1 */
+	double floor;          /* no cut is below */
+	double *before;        /* n + 1: the slowest of the devices so far, that end there */
+	uint32_t *choice;      /* [device][end]: begin of its stage */
+	uint32_t *devices;     /* 0, 1, … */
+	uint32_t *in_flight;   /* per device */
 	/* of one device */
 	begins *tree;     /* children of x are 2x and 2x + 1, the leaf of place j is width + j */
 	uint32_t width;   /* a power of two, over n */
@@ -34,30 +37,28 @@ typedef struct row {
 	uint32_t *deque;  /* places whose work is the most of what follows */
 } row;
 
-static void row_free(row *c)
+static clv_status row_new(const pipe_problem *pr, const uint32_t *order, row *c)
 {
-	void *all[] = {c->fwd,        c->bwd,    c->params, c->held, c->work,   c->cross,
-	               c->grad_cross, c->before, c->choice, c->tree, c->lowest, c->deque};
-	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-		mem_free(all[i]);
-}
-
-static clv_status row_new(const pipe_problem *pr, row *c)
-{
-	size_t n = (size_t)pr->g->nodes.n + 1, d = n * sizeof(double);
-	*c = (row){.pr = pr, .n = pr->g->nodes.n, .width = 1};
+	arena *a = &c->arena;
+	size_t n = (size_t)pr->g->nodes.n + 1;
+	*c = (row){.pr = pr, .n = pr->g->nodes.n, .order = order, .width = 1};
 	while (c->width < n)
 		c->width *= 2;
-	c->choice = n < SIZE_MAX / pr->k ? mem_ids(n * pr->k) : NULL;
-	bool made = (c->fwd = mem_alloc(d)) && (c->bwd = mem_alloc(d)) && (c->params = mem_alloc(d)) &&
-	            (c->held = mem_alloc(d)) && (c->work = mem_alloc(n * sizeof *c->work)) &&
-	            (c->cross = mem_alloc(n * sizeof *c->cross)) && (c->grad_cross = mem_alloc(n * sizeof *c->cross)) &&
-	            (c->before = mem_alloc(d)) && (c->tree = mem_alloc(2 * (size_t)c->width * sizeof *c->tree)) &&
-	            (c->lowest = mem_ids(n)) && (c->deque = mem_ids(n)) && c->choice;
-	if (made)
-		return CLV_OK;
-	row_free(c);
-	return fail_nomem();
+	c->floor = problem_lower_bound(pr);
+	c->fwd = arena_array(a, n, sizeof *c->fwd);
+	c->bwd = arena_array(a, n, sizeof *c->bwd);
+	c->params = arena_array(a, n, sizeof *c->params);
+	c->held = arena_array(a, n, sizeof *c->held);
+	c->work = arena_array(a, n, sizeof *c->work);
+	c->cross = arena_array(a, n, sizeof *c->cross);
+	c->before = arena_array(a, n, sizeof *c->before);
+	c->choice = arena_array(a, n * pr->k, sizeof *c->choice); /* n and k are less than 2^32 */
+	c->tree = arena_array(a, 2 * (size_t)c->width, sizeof *c->tree);
+	c->lowest = arena_ids(a, n);
+	c->deque = arena_ids(a, n);
+	c->in_flight = arena_ids(a, pr->k);
+	c->devices = arena_ids(a, pr->k);
+	return arena_status(a);
 }
 
 static void sum_nodes(row *c)
@@ -66,36 +67,10 @@ static void sum_nodes(row *c)
 	for (uint32_t i = 0; i < c->n; i++) {
 		const pipe_node *x = &pr->g->nodes.at[c->order[i]];
 		c->fwd[i + 1] = c->fwd[i] + x->fwd_us;
-		c->bwd[i + 1] = c->bwd[i] + (pr->training ? x->bwd_us + (pr->recompute ? x->fwd_us : 0) : 0);
+		c->bwd[i + 1] = c->bwd[i] + node_backward_us(pr, c->order[i]);
 		c->params[i + 1] = c->params[i] + (double)x->param_bytes * pr->param_copies;
 		c->held[i + 1] = c->held[i] + (pr->training ? (double)x->held_bytes : 0);
-		c->work[i] = x->work_bytes + (pr->training ? 0 : x->held_bytes);
-	}
-}
-
-/* place[n]: where node n stands. */
-static void sum_values(row *c, const uint32_t *place)
-{
-	const pipe_graph *g = c->pr->g;
-	memset(c->cross, 0, ((size_t)c->n + 1) * sizeof *c->cross);
-	memset(c->grad_cross, 0, ((size_t)c->n + 1) * sizeof *c->grad_cross);
-	for (uint32_t v = 0; v < g->values.n; v++) {
-		const pipe_value *x = &g->values.at[v];
-		uint32_t from = x->from == PIPE_NONE ? 0 : place[x->from], last = x->leaves ? c->n - 1 : from;
-		for (uint32_t i = 0; i < x->nuses; i++) {
-			uint32_t at = place[g->uses.at[x->uses + i]];
-			last = at > last ? at : last;
-		}
-		c->cross[from + 1] += x->bytes;
-		c->cross[last + 1] -= x->bytes;
-		if (x->grad) {
-			c->grad_cross[from + 1] += x->bytes;
-			c->grad_cross[last + 1] -= x->bytes;
-		}
-	}
-	for (uint32_t i = 1; i <= c->n; i++) {
-		c->cross[i] += c->cross[i - 1];
-		c->grad_cross[i] += c->grad_cross[i - 1];
+		c->work[i] = node_work(pr, c->order[i]);
 	}
 }
 
@@ -122,11 +97,6 @@ static void memory_of(row *c, uint32_t m, uint32_t in_flight)
 	}
 }
 
-static double most(double a, double b)
-{
-	return a > b ? a : b;
-}
-
 /* ---- the search for the best begin -------------------------------------------------------------------------------- */
 
 /* A leaf for each begin of a stage of device m, and above them the least of both children. */
@@ -138,8 +108,8 @@ static void plant_tree(row *c, uint32_t m)
 		*leaf = (begins){j < c->n ? c->before[j] : INFINITY, 0, 0};
 		if (!pr->bandwidth || m == 0 || j >= c->n)
 			continue;
-		leaf->in_fwd = transfer_us(pr, m - 1, m, c->cross[j]);
-		leaf->in_bwd = pr->training ? transfer_us(pr, m, m - 1, c->grad_cross[j]) : 0;
+		leaf->in_fwd = transfer_us(pr, m - 1, m, c->cross[j].fwd);
+		leaf->in_bwd = pr->training ? transfer_us(pr, m, m - 1, c->cross[j].bwd) : 0;
 	}
 	for (uint32_t x = c->width - 1; x > 0; x--) {
 		const begins *a = &c->tree[2 * x], *b = a + 1;
@@ -164,8 +134,8 @@ static double least_us(const row *c, const query *q, uint32_t x, uint32_t from, 
 		return INFINITY;
 	const begins *b = &c->tree[x];
 	double fwd = (c->fwd[q->end] - c->fwd[last]) / q->speed, bwd = (c->bwd[q->end] - c->bwd[last]) / q->speed;
-	double us = most(fwd, most(b->in_fwd, q->out_fwd)) + most(bwd, most(b->in_bwd, q->out_bwd));
-	return most(c->floor, most(b->before, us));
+	double us = fmax(fwd, fmax(b->in_fwd, q->out_fwd)) + fmax(bwd, fmax(b->in_bwd, q->out_bwd));
+	return fmax(c->floor, fmax(b->before, us));
 }
 
 /* Begins below node x, of which none is below `us`: the half that promises more comes first. */
@@ -200,8 +170,8 @@ static void add_device(row *c, uint32_t m)
 		c->before[end] = INFINITY;
 		if (end <= m || c->n - end < pr->k - 1 - m) /* each device gets a node */
 			continue;
-		q.out_fwd = links ? transfer_us(pr, m, m + 1, c->cross[end]) : 0;
-		q.out_bwd = links && pr->training ? transfer_us(pr, m + 1, m, c->grad_cross[end]) : 0;
+		q.out_fwd = links ? transfer_us(pr, m, m + 1, c->cross[end].fwd) : 0;
+		q.out_bwd = links && pr->training ? transfer_us(pr, m + 1, m, c->cross[end].bwd) : 0;
 		find_begin(c, &q, 1, 0, c->width, c->floor);
 		c->before[end] = q.best;
 		c->choice[(size_t)m * (c->n + 1) + end] = q.choice;
@@ -209,13 +179,13 @@ static void add_device(row *c, uint32_t m)
 }
 
 /* The time of the slowest device, infinite when the chain does not fit the memory. */
-static double cut_row(row *c, const uint32_t *in_flight, bool limits)
+static double cut_row(row *c, bool limits)
 {
 	for (uint32_t i = 0; i <= c->n; i++)
 		c->before[i] = i ? INFINITY : 0;
 	for (uint32_t m = 0; m < c->pr->k; m++) {
 		if (limits)
-			memory_of(c, m, in_flight[m]);
+			memory_of(c, m, c->in_flight[m]);
 		else
 			memset(c->lowest, 0, ((size_t)c->n + 1) * sizeof *c->lowest);
 		add_device(c, m);
@@ -230,7 +200,7 @@ static void read_choices(const row *c, pipe_partition *out)
 		uint32_t begin = c->choice[(size_t)m * (c->n + 1) + end];
 		for (uint32_t i = begin; i < end; i++)
 			out->stage_of[c->order[i]] = m;
-		out->device_of[m] = m;
+		out->device_of[m] = c->devices[m];
 		end = begin;
 	}
 	out->nstages = c->pr->k;
@@ -239,29 +209,21 @@ static void read_choices(const row *c, pipe_partition *out)
 clv_status order_cut(const pipe_problem *pr, const uint32_t *order, pipe_partition *out)
 {
 	row c;
-	uint32_t *place = mem_ids(pr->g->nodes.n), *in_flight = mem_ids(pr->k), *devices = mem_ids(pr->k);
-	clv_status st = place && in_flight && devices ? row_new(pr, &c) : fail_nomem();
-	if (st == CLV_OK) {
+	clv_status st = row_new(pr, order, &c);
+	if (st == CLV_OK)
+		st = order_crossing(pr->g, order, c.cross);
+	if (st == CLV_OK)
 		st = partition_new(pr->g, out);
-		if (st == CLV_OK) {
-			c.order = order;
-			c.floor = problem_lower_bound(pr);
-			for (uint32_t i = 0; i < c.n; i++)
-				place[order[i]] = i;
-			for (uint32_t m = 0; m < pr->k; m++)
-				devices[m] = m;
-			schedule_in_flight(pr, devices, pr->k, in_flight);
-			sum_nodes(&c);
-			sum_values(&c, place);
-			if (isinf(cut_row(&c, in_flight, true)))
-				cut_row(&c, in_flight, false);
-			read_choices(&c, out);
-		}
-		row_free(&c);
+	if (st == CLV_OK) {
+		for (uint32_t m = 0; m < pr->k; m++)
+			c.devices[m] = m;
+		schedule_in_flight(pr, c.devices, pr->k, c.in_flight);
+		sum_nodes(&c);
+		if (isinf(cut_row(&c, true)))
+			cut_row(&c, false);
+		read_choices(&c, out);
 	}
-	mem_free(place);
-	mem_free(in_flight);
-	mem_free(devices);
+	arena_free(&c.arena);
 	return st;
 }
 

@@ -1,12 +1,12 @@
-/* The refinement of mixed placements: nodes at the borders of stages go over the border.
+/* Refines mixed placements: moves nodes at the borders of stages across the border.
  *
  * The number of stages stays. A node may go to any stage from the latest of those it reads from to the earliest that
- * reads from it, so that the stages stay topological by construction; two stages may change devices. To even out the
- * devices' times is number partitioning, where descent by single moves ends early: this is an annealing (a worse
- * state is taken with a probability that falls) of up to four moves at once, because two that nearly cancel are what
- * the last percent needs. Its cost is the slowest device, a share of all that is above the lower bound, and a little
- * of the bytes between stages. What a move changes is counted as score.c counts it, in time that goes with the
- * node's degree. The best state seen is what comes out, unless score.c finds it worse. */
+ * reads from it, so that the stages stay topological by construction; two stages may swap devices. To even out the
+ * devices' times is number partitioning, where descent by single moves ends early: so this is simulated annealing with up
+ * to four moves at once, because the last percent needs two moves that nearly cancel. The cost is the slowest device, a
+ * share of all that is above the lower bound, and a little of the bytes between stages. A move is counted as score.c
+ * counts it, in time that grows with the node's degree. The result is the best state seen, unless score.c finds it
+ * worse. */
 #include "pipe/polish.h"
 
 #include <math.h>
@@ -41,6 +41,7 @@ typedef struct polish_move {
 } polish_move;
 
 struct polisher {
+	arena arena, stage_arena; /* the second: what is per stage */
 	const pipe_problem *pr;
 	uint32_t *touch_first, *touch; /* values that a node makes or reads: touch[touch_first[n]] … */
 	double bound, mean_us;         /* of nodes that take time */
@@ -74,22 +75,8 @@ void polisher_free(polisher *po)
 {
 	if (!po)
 		return;
-	mem_free(po->touch_first);
-	mem_free(po->touch);
-	mem_free(po->stages);
-	mem_free(po->in_flight);
-	mem_free(po->dirty);
-	mem_free(po->is_dirty);
-	mem_free(po->best_device);
-	mem_free(po->device_us);
-	mem_free(po->device_kept);
-	mem_free(po->device_work);
-	mem_free(po->device_nodes);
-	mem_free(po->lo);
-	mem_free(po->hi);
-	mem_free(po->border);
-	mem_free(po->border_at);
-	mem_free(po->best);
+	arena_free(&po->arena);
+	arena_free(&po->stage_arena);
 	mem_free(po);
 }
 
@@ -130,25 +117,25 @@ clv_status polisher_new(const pipe_problem *pr, polisher **out)
 	polisher *po = mem_alloc(sizeof *po);
 	if (!po)
 		return fail_nomem();
+	arena *a = &po->arena;
 	po->pr = pr;
 	po->bound = fmax(problem_lower_bound(pr), 1e-9);
 	for (uint32_t d = 0; d < pr->k; d++)
 		po->limits += (double)pr->devices[d].memory_bytes;
 	po->mean_us = mean_us(pr);
 	po->borders = pr->bandwidth || (po->limits > 0 && pr->recompute);
-	po->touch_first = mem_alloc((nodes + 2) * sizeof *po->touch_first);
-	po->touch = mem_alloc((values + uses + 1) * sizeof *po->touch);
-	po->device_us = mem_alloc(pr->k * sizeof *po->device_us);
-	po->device_kept = mem_alloc(pr->k * sizeof *po->device_kept);
-	po->device_work = mem_alloc(pr->k * sizeof *po->device_work);
-	po->device_nodes = mem_alloc(pr->k * sizeof *po->device_nodes);
-	po->lo = mem_alloc((values + 1) * sizeof *po->lo);
-	po->hi = mem_alloc((values + 1) * sizeof *po->hi);
-	po->border = mem_alloc(nodes * sizeof *po->border);
-	po->border_at = mem_alloc(nodes * sizeof *po->border_at);
-	po->best = mem_alloc(nodes * sizeof *po->best);
-	if (!po->touch_first || !po->touch || !po->device_us || !po->device_kept || !po->device_work || !po->device_nodes ||
-	    !po->lo || !po->hi || !po->border || !po->border_at || !po->best) {
+	po->touch_first = arena_array(a, nodes + 2, sizeof *po->touch_first);
+	po->touch = arena_ids(a, values + uses);
+	po->device_us = arena_array(a, pr->k, sizeof *po->device_us);
+	po->device_kept = arena_array(a, pr->k, sizeof *po->device_kept);
+	po->device_work = arena_array(a, pr->k, sizeof *po->device_work);
+	po->device_nodes = arena_array(a, pr->k, sizeof *po->device_nodes);
+	po->lo = arena_ids(a, values);
+	po->hi = arena_ids(a, values);
+	po->border = arena_ids(a, nodes);
+	po->border_at = arena_ids(a, nodes);
+	po->best = arena_ids(a, nodes);
+	if (a->failed) {
 		polisher_free(po);
 		return fail_nomem();
 	}
@@ -158,11 +145,6 @@ clv_status polisher_new(const pipe_problem *pr, polisher **out)
 }
 
 /* ---- the state --------------------------------------------------------------------------------------------------- */
-
-static double slower(double a, double b)
-{
-	return a > b ? a : b;
-}
 
 /* As score.c: work, and what of the transfers takes longer than the work. */
 static double stage_us(const polisher *po, uint32_t s)
@@ -174,12 +156,12 @@ static double stage_us(const polisher *po, uint32_t s)
 	const uint32_t *device = po->p->device_of;
 	double fwd = x->fwd, bwd = x->bwd;
 	if (s > 0) {
-		fwd = slower(fwd, transfer_us(pr, device[s - 1], device[s], x[-1].border));
-		bwd = slower(bwd, transfer_us(pr, device[s], device[s - 1], x[-1].grad_border));
+		fwd = fmax(fwd, transfer_us(pr, device[s - 1], device[s], x[-1].border));
+		bwd = fmax(bwd, transfer_us(pr, device[s], device[s - 1], x[-1].grad_border));
 	}
 	if (s + 1 < po->p->nstages) {
-		fwd = slower(fwd, transfer_us(pr, device[s], device[s + 1], x->border));
-		bwd = slower(bwd, transfer_us(pr, device[s + 1], device[s], x->grad_border));
+		fwd = fmax(fwd, transfer_us(pr, device[s], device[s + 1], x->border));
+		bwd = fmax(bwd, transfer_us(pr, device[s + 1], device[s], x->grad_border));
 	}
 	return pr->training ? fwd + bwd : fwd;
 }
@@ -191,36 +173,22 @@ static void stage_refresh(polisher *po, uint32_t s)
 	po->stages[s].us = us;
 }
 
-static void node_add(polisher *po, uint32_t n, uint32_t s)
+/* Node n comes into stage s (times 1) or leaves it (-1). `work` stays when it leaves: a stage may seem to need too much
+   until the next resync. */
+static void node_count(polisher *po, uint32_t n, uint32_t s, int times)
 {
 	const pipe_problem *pr = po->pr;
 	const pipe_node *x = &pr->g->nodes.at[n];
 	stage_sums *t = &po->stages[s];
-	double speed = pr->devices[po->p->device_of[s]].speed;
-	t->nodes++;
-	po->device_nodes[po->p->device_of[s]]++;
+	double speed = times * pr->devices[po->p->device_of[s]].speed;
+	t->nodes += (uint32_t)times;
+	po->device_nodes[po->p->device_of[s]] += (uint32_t)times;
 	t->fwd += x->fwd_us / speed;
-	if (pr->training)
-		t->bwd += (x->bwd_us + (pr->recompute ? x->fwd_us : 0)) / speed;
-	t->params += (double)x->param_bytes;
-	t->held += (double)x->held_bytes;
-	t->work = slower(t->work, (double)x->work_bytes + (pr->training ? 0 : (double)x->held_bytes));
-}
-
-/* `work` stays: a stage may seem to need too much until the next resync. */
-static void node_take(polisher *po, uint32_t n, uint32_t s)
-{
-	const pipe_problem *pr = po->pr;
-	const pipe_node *x = &pr->g->nodes.at[n];
-	stage_sums *t = &po->stages[s];
-	double speed = pr->devices[po->p->device_of[s]].speed;
-	t->nodes--;
-	po->device_nodes[po->p->device_of[s]]--;
-	t->fwd -= x->fwd_us / speed;
-	if (pr->training)
-		t->bwd -= (x->bwd_us + (pr->recompute ? x->fwd_us : 0)) / speed;
-	t->params -= (double)x->param_bytes;
-	t->held -= (double)x->held_bytes;
+	t->bwd += node_backward_us(pr, n) / speed;
+	t->params += times * (double)x->param_bytes;
+	t->held += times * (double)x->held_bytes;
+	if (times > 0)
+		t->work = fmax(t->work, (double)node_work(pr, n));
 }
 
 static void dirty_add(polisher *po, uint32_t s)
@@ -285,7 +253,7 @@ static void state_sum(polisher *po)
 	memset(po->device_us, 0, po->pr->k * sizeof *po->device_us);
 	memset(po->device_nodes, 0, po->pr->k * sizeof *po->device_nodes);
 	for (uint32_t n = 0; n < g->nodes.n; n++)
-		node_add(po, n, po->p->stage_of[n]);
+		node_count(po, n, po->p->stage_of[n], 1);
 	po->bytes = 0;
 	for (uint32_t v = 0; v < g->values.n; v++) {
 		const pipe_value *x = &g->values.at[v];
@@ -392,8 +360,8 @@ static void node_move(polisher *po, uint32_t n, uint32_t to)
 {
 	const pipe_graph *g = po->pr->g;
 	uint32_t from = po->p->stage_of[n];
-	node_take(po, n, from);
-	node_add(po, n, to);
+	node_count(po, n, from, -1);
+	node_count(po, n, to, 1);
 	po->p->stage_of[n] = to;
 	for (uint32_t i = po->touch_first[n]; i < po->touch_first[n + 1]; i++) {
 		uint32_t v = po->touch[i];
@@ -441,11 +409,11 @@ static double over_bytes(polisher *po)
 		uint32_t d = po->p->device_of[s];
 		double work = po->stages[s].work + (pr->training && pr->recompute ? po->stages[s].held : 0);
 		po->device_kept[d] += kept_bytes(po, s);
-		po->device_work[d] = slower(po->device_work[d], work);
+		po->device_work[d] = fmax(po->device_work[d], work);
 	}
 	for (uint32_t d = 0; d < pr->k; d++)
 		if (pr->devices[d].memory_bytes > 0)
-			over += slower(0, po->device_kept[d] + po->device_work[d] - (double)pr->devices[d].memory_bytes);
+			over += fmax(0, po->device_kept[d] + po->device_work[d] - (double)pr->devices[d].memory_bytes);
 	return over;
 }
 
@@ -456,17 +424,17 @@ static double cost_now(polisher *po, polish_rank *r)
 	po->visits += po->pr->k + (po->limits > 0 ? po->p->nstages : 0);
 	*r = (polish_rank){over_bytes(po), 0, po->bytes};
 	for (uint32_t d = 0; d < po->pr->k; d++) {
-		r->bottleneck = slower(r->bottleneck, po->device_us[d]);
-		excess += slower(0, po->device_us[d] - po->enough_us);
+		r->bottleneck = fmax(r->bottleneck, po->device_us[d]);
+		excess += fmax(0, po->device_us[d] - po->enough_us);
 	}
-	double late = slower(0, r->bottleneck - po->enough_us) + EXCESS_SHARE * excess / po->pr->k;
+	double late = fmax(0, r->bottleneck - po->enough_us) + EXCESS_SHARE * excess / po->pr->k;
 	double cost = late / po->bound + r->bytes * po->bytes_cost;
 	return po->limits > 0 ? cost + OVER_SHARE * r->over / po->limits : cost;
 }
 
 static bool rank_better(const polisher *po, const polish_rank *a, const polish_rank *b)
 {
-	double a_us = slower(a->bottleneck, po->reached_us), b_us = slower(b->bottleneck, po->reached_us);
+	double a_us = fmax(a->bottleneck, po->reached_us), b_us = fmax(b->bottleneck, po->reached_us);
 	if (a->over < b->over || a->over > b->over)
 		return a->over < b->over;
 	if (fabs(a_us - b_us) > 1e-9 * b_us)
@@ -523,7 +491,7 @@ static void step_undo(polisher *po, const polish_move *m)
 }
 
 /* Proposes one to MOST_MOVES moves; they stay when they make the cost grow by no more than `allowed`. */
-static void step(polisher *po, polish_run *run, double allowed)
+static void propose_moves(polisher *po, polish_run *run, double allowed)
 {
 	uint32_t moves = 1;
 	polish_rank r;
@@ -562,7 +530,7 @@ static void anneal(polisher *po, polish_run *run, uint64_t steps, double hottest
 	while (run->spent < steps && po->nborder) {
 		if (rounds % 256 == 0 && hottest > 0)
 			heat = hottest * pow(COLDEST, (double)run->spent / (double)steps);
-		step(po, run, hottest > 0 ? -heat * log(random_unit(&run->random)) : 0);
+		propose_moves(po, run, hottest > 0 ? -heat * log(random_unit(&run->random)) : 0);
 		run->spent += 1 + po->visits / VISITS;
 		po->visits %= VISITS;
 		if (++rounds % RESYNC == 0) {
@@ -586,7 +554,7 @@ static void search(polisher *po, const polish_effort *effort)
 {
 	polish_run run = {.random = {effort->seed}};
 	polish_rank r;
-	po->bytes_cost = BYTES_FIRST / slower(po->bytes, 1);
+	po->bytes_cost = BYTES_FIRST / fmax(po->bytes, 1);
 	cost_now(po, &r);
 	best_keep(po, &r);
 	po->reached_us = po->bound * (1 + POLISH_REACHED);
@@ -594,11 +562,11 @@ static void search(polisher *po, const polish_effort *effort)
 		po->reached_us = r.bottleneck;
 	po->enough_us = po->reached_us;
 	/* where transfers are what counts, so does a share of them */
-	double heat = effort->heat * slower(po->mean_us, (r.bottleneck - po->bound) / 16) / po->bound;
+	double heat = effort->heat * fmax(po->mean_us, (r.bottleneck - po->bound) / 16) / po->bound;
 	anneal(po, &run, effort->steps, heat);
 	best_restore(po);
-	po->enough_us = slower(po->best_rank.bottleneck, po->reached_us);
-	po->bytes_cost = BYTES_THEN / slower(po->bytes, 1);
+	po->enough_us = fmax(po->best_rank.bottleneck, po->reached_us);
+	po->bytes_cost = BYTES_THEN / fmax(po->bytes, 1);
 	anneal(po, &run, effort->steps / 2, effort->heat * po->mean_us / po->bound);
 	best_restore(po);
 }
@@ -607,20 +575,17 @@ static void search(polisher *po, const polish_effort *effort)
 
 static clv_status stages_room(polisher *po, uint32_t stages)
 {
+	arena *a = &po->stage_arena;
 	if (stages <= po->room)
 		return CLV_OK;
-	mem_free(po->stages);
-	mem_free(po->in_flight);
-	mem_free(po->dirty);
-	mem_free(po->is_dirty);
-	mem_free(po->best_device);
-	po->stages = mem_alloc(stages * sizeof *po->stages);
-	po->in_flight = mem_alloc(stages * sizeof *po->in_flight);
-	po->dirty = mem_alloc(stages * sizeof *po->dirty);
-	po->is_dirty = mem_alloc(stages * sizeof *po->is_dirty);
-	po->best_device = mem_alloc(stages * sizeof *po->best_device);
-	po->room = po->stages && po->best_device && po->in_flight && po->dirty && po->is_dirty ? stages : 0;
-	return po->room ? CLV_OK : fail_nomem();
+	arena_free(a);
+	po->stages = arena_array(a, stages, sizeof *po->stages);
+	po->in_flight = arena_ids(a, stages);
+	po->dirty = arena_ids(a, stages);
+	po->is_dirty = arena_alloc(a, stages);
+	po->best_device = arena_ids(a, stages);
+	po->room = a->failed ? 0 : stages;
+	return arena_status(a);
 }
 
 uint64_t polish_steps(const pipe_graph *g)
@@ -649,7 +614,7 @@ static clv_status is_worse(const polisher *po, const pipe_partition *was, const 
 	TRY(score_new(po->pr, was, &a));
 	clv_status st = score_new(po->pr, now, &b);
 	if (st == CLV_OK) {
-		double allowed = slower(a.bottleneck_us, po->reached_us);
+		double allowed = fmax(a.bottleneck_us, po->reached_us);
 		*out = b.over_bytes > a.over_bytes || (b.over_bytes >= a.over_bytes && b.bottleneck_us > allowed * (1 + 1e-9));
 		score_free(&b);
 	}

@@ -1,5 +1,5 @@
-/* What the methods share that may give a device several stages (metis, mpipe, auto): cheap places to cut an order,
- * joining and placing stages (stages.c), and the refinement of border nodes (polish.c). */
+/* Shared by the methods that may give a device several stages (metis, mpipe, auto): joining and placing stages
+ * (stages.c), and moving nodes at the borders of stages (polish.c). */
 #ifndef PIPE_POLISH_H
 #define PIPE_POLISH_H
 
@@ -20,9 +20,6 @@ uint32_t stages_limit(const pipe_problem *pr);
 bool time_is_up(const pipe_problem *pr, double began);
 
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
-
-/* Bytes that are alive between order[i-1] and order[i], into crossing[i], i = 0 … nodes.n. */
-clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *crossing);
 
 /* Neighbouring stages are joined, the lightest first and where most bytes are saved, until `limit` are left. */
 clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit);

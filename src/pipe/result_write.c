@@ -1,4 +1,4 @@
-/* A partition as JSON, for programs: what everybody's partitioner says first, then what else is known. */
+/* Writes a partition as JSON: first the keys that every partitioner writes, then the rest. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static void put_stage(strbuf *b, const pipe_graph *g, const stage_score *s, cons
 	put_int(b, "out_bytes", s->out_bytes);
 	put_int(b, "relayed_bytes", s->relayed_bytes);
 	put_int(b, "in_flight", s->in_flight);
-	if (g->names.n) {
+	if (g->named) {
 		put_key(b, "names");
 		strbuf_putc(b, '[');
 		for (uint32_t i = 0; i < n; i++)

@@ -1,12 +1,12 @@
-/* What a partition does in time.
+/* Lays a partition out in time: the timeline of a schedule.
  *
- * A schedule is an order of actions for each device; when they happen follows from that order and from what each waits
- * for. Where the placement is the one that a schedule is made for, the order is written down by its rule: some forwards
- * first (the warm-up), then a forward and a backward in turn, then the backwards that are left. Elsewhere it is found by
- * playing: the device that can begin first begins with what the rule likes best.
+ * A schedule is an order of actions for each device; their times follow from that order and from what each action waits
+ * for. If the placement is the one that the schedule is made for, its rule gives the order: some forwards first (the
+ * warm-up), then a forward and a backward in turn, then the remaining backwards. Otherwise a simulation finds it: the
+ * device that can begin first begins with the action that the rule prefers.
  *
- * Playing cannot get stuck. Micro-batches go through a stage one after the other, and the oldest that is not done has
- * none before it that would fill the stage: its next action is always allowed. */
+ * The simulation cannot get stuck. Micro-batches go through a stage one after the other, and the oldest one that is not
+ * done has none before it that would fill the stage: its next action is always allowed. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -14,6 +14,7 @@
 #include "pipe/pipe.h"
 
 typedef struct player {
+	arena arena;
 	const pipe_problem *pr;
 	const pipe_partition *p;
 	const pipe_score *score;
@@ -26,21 +27,6 @@ typedef struct player {
 	double *fwd_at, *bwd_at;         /* per stage and micro-batch: when what it needs is there; infinite: not yet */
 	pipe_action *next;               /* per device: what it would do next; start_us infinite: nothing can be done */
 } player;
-
-static void player_free(player *y)
-{
-	mem_free(y->filled);
-	mem_free(y->stages);
-	mem_free(y->stages_first);
-	mem_free(y->fwd_done);
-	mem_free(y->bwd_done);
-	mem_free(y->free_us);
-	mem_free(y->fwd_link);
-	mem_free(y->bwd_link);
-	mem_free(y->fwd_at);
-	mem_free(y->bwd_at);
-	mem_free(y->next);
-}
 
 static void list_stages(player *y)
 {
@@ -57,18 +43,22 @@ static void list_stages(player *y)
 static clv_status player_new(const pipe_problem *pr, const pipe_partition *p, const pipe_score *score, player *y)
 {
 	size_t k = pr->k, stages = p->nstages, cells = stages * pr->microbatches;
+	arena *a = &y->arena;
 	*y = (player){.pr = pr, .p = p, .score = score};
-	bool made = (y->filled = mem_ids(k)) && (y->stages = mem_ids(stages)) && (y->stages_first = mem_ids(k + 1)) &&
-	            (y->fwd_done = mem_ids(stages)) && (y->bwd_done = mem_ids(stages)) &&
-	            (y->free_us = mem_alloc(k * sizeof(double))) && (y->fwd_link = mem_alloc(stages * sizeof(double))) &&
-	            (y->bwd_link = mem_alloc(stages * sizeof(double))) && (y->fwd_at = mem_alloc(cells * sizeof(double))) &&
-	            (y->bwd_at = mem_alloc(cells * sizeof(double))) && (y->next = mem_alloc(k * sizeof *y->next));
-	if (!made) {
-		player_free(y);
-		return fail_nomem();
-	}
-	list_stages(y);
-	return CLV_OK;
+	y->filled = arena_ids(a, k);
+	y->stages = arena_ids(a, stages);
+	y->stages_first = arena_ids(a, k + 1);
+	y->fwd_done = arena_ids(a, stages);
+	y->bwd_done = arena_ids(a, stages);
+	y->free_us = arena_array(a, k, sizeof *y->free_us);
+	y->fwd_link = arena_array(a, stages, sizeof *y->fwd_link);
+	y->bwd_link = arena_array(a, stages, sizeof *y->bwd_link);
+	y->fwd_at = arena_array(a, cells, sizeof *y->fwd_at);
+	y->bwd_at = arena_array(a, cells, sizeof *y->bwd_at);
+	y->next = arena_array(a, k, sizeof *y->next);
+	if (!a->failed)
+		list_stages(y);
+	return arena_status(a);
 }
 
 /* Nothing was done: the first stage has its inputs, nobody else has. */
@@ -232,7 +222,7 @@ static void consider(const player *y, pipe_action *best, uint32_t d, uint32_t ki
 
 /* What device d would do next: what can begin first; of those backwards, then forwards of late stages, whose
    micro-batches are older. GPipe has no backward before all forwards are done. */
-static pipe_action choose(const player *y, uint32_t d)
+static pipe_action choose_action(const player *y, uint32_t d)
 {
 	pipe_action best = {.start_us = INFINITY};
 	uint32_t m = y->pr->microbatches;
@@ -250,7 +240,7 @@ static void play_freely(player *y)
 {
 	uint32_t k = y->pr->k;
 	for (uint32_t d = 0; d < k; d++)
-		y->next[d] = choose(y, d);
+		y->next[d] = choose_action(y, d);
 	for (uint32_t left = y->out->first[k]; left; left--) {
 		uint32_t d = 0;
 		for (uint32_t i = 1; i < k; i++)
@@ -260,10 +250,10 @@ static void play_freely(player *y)
 		perform(y, a);
 		uint32_t s = a.stage;
 		if (a.kind == ACTION_FORWARD && s + 1 < y->p->nstages)
-			y->next[y->p->device_of[s + 1]] = choose(y, y->p->device_of[s + 1]);
+			y->next[y->p->device_of[s + 1]] = choose_action(y, y->p->device_of[s + 1]);
 		if (a.kind == ACTION_BACKWARD && s > 0)
-			y->next[y->p->device_of[s - 1]] = choose(y, y->p->device_of[s - 1]);
-		y->next[d] = choose(y, d);
+			y->next[y->p->device_of[s - 1]] = choose_action(y, y->p->device_of[s - 1]);
+		y->next[d] = choose_action(y, d);
 	}
 }
 
@@ -312,18 +302,19 @@ clv_status timeline_new(const pipe_problem *pr, const pipe_partition *p, const p
 	player y;
 	*out = (pipe_timeline){0};
 	if ((uint64_t)p->nstages * pr->microbatches * 2 > MOST_ACTIONS)
-		return fail(CLV_E_OVERFLOW, "%" PRIu32 " stages and %" PRIu32 " micro-batches are too many to lay out in time",
+		return fail(CLV_E_OVERFLOW, "%" PRIu32 " stages and %" PRIu32 " micro-batches are too many for a timeline",
 		            p->nstages, pr->microbatches);
-	TRY(player_new(pr, p, s, &y));
+	clv_status st = player_new(pr, p, s, &y);
 	y.out = out;
-	clv_status st = timeline_room(&y, out);
+	if (st == CLV_OK)
+		st = timeline_room(&y, out);
 	if (st == CLV_OK) {
 		play(&y);
 		sum_up(&y, out);
 	} else {
 		timeline_free(out);
 	}
-	player_free(&y);
+	arena_free(&y.arena);
 	return st;
 }
 

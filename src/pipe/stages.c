@@ -1,21 +1,18 @@
-/* What the methods share that may give a device several stages: places to cut, joining stages where there are too many,
- * and putting them on devices.
+/* Joins stages where there are too many, and puts stages on devices, for methods that may give a device several.
  *
- * An order of the nodes that is topological, cut into intervals, is always a valid list of stages. So nothing here can
- * make a cycle, and the bytes alive at a place of the order (its crossing) say what a cut there costs, whatever the
- * other cuts are. */
+ * A topological order cut into intervals is always a valid list of stages. So nothing here can make a cycle, and the
+ * bytes alive at a place of the order (its crossing) are the cost of a cut there, whatever the other cuts are. */
 #include "pipe/polish.h"
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #define LIGHTEST 4096.0 /* stages of so small a part of an even one are joined first */
 
 clv_status offer_filled(const pipe_problem *pr, keeper *kept, pipe_partition *p)
 {
-	clv_status st = partition_tidy(pr, p);
-	if (st == CLV_OK)
-		st = partition_fill(pr, p);
+	clv_status st = partition_fill(pr, p);
 	if (st == CLV_OK)
 		return keeper_offer(pr, kept, p);
 	partition_free(p);
@@ -39,80 +36,33 @@ bool time_is_up(const pipe_problem *pr, double began)
 	return pr->seconds > 0 && clock_seconds() - began >= pr->seconds;
 }
 
-clv_status order_crossing(const pipe_graph *g, const uint32_t *order, double *crossing)
-{
-	uint32_t nodes = g->nodes.n;
-	uint32_t *place = mem_alloc((size_t)nodes * sizeof *place);
-	if (!place)
-		return fail_nomem();
-	for (uint32_t i = 0; i < nodes; i++)
-		place[order[i]] = i;
-	for (uint32_t i = 0; i <= nodes; i++)
-		crossing[i] = 0;
-	for (uint32_t v = 0; v < g->values.n; v++) {
-		const pipe_value *x = &g->values.at[v];
-		uint32_t first = x->from == PIPE_NONE ? 0 : place[x->from], last = x->leaves ? nodes - 1 : first;
-		for (uint32_t u = 0; u < x->nuses; u++) {
-			uint32_t at = place[g->uses.at[x->uses + u]];
-			last = at > last ? at : last;
-		}
-		if (last == first)
-			continue;
-		crossing[first + 1] += (double)x->bytes;
-		crossing[last + 1 <= nodes ? last + 1 : nodes] -= (double)x->bytes;
-	}
-	for (uint32_t i = 1; i < nodes; i++)
-		crossing[i] += crossing[i - 1];
-	crossing[nodes] = 0;
-	mem_free(place);
-	return CLV_OK;
-}
-
 /* ---- joining stages ---------------------------------------------------------------------------------------------- */
 
 typedef struct joint {
-	double us, before; /* work; bytes alive before its first node */
+	double us;
+	int64_t before; /* bytes alive before its first node */
 	uint32_t prev, next, device, into;
 } joint;
-
-/* Nodes by stage, those of one stage as numbered: topological, as stages are. */
-static clv_status order_of_stages(const pipe_graph *g, const pipe_partition *p, uint32_t *order, uint32_t *first)
-{
-	for (uint32_t s = 0; s <= p->nstages; s++)
-		first[s] = 0;
-	for (uint32_t n = 0; n < g->nodes.n; n++)
-		first[p->stage_of[n] + 1]++;
-	for (uint32_t s = 0; s < p->nstages; s++)
-		first[s + 1] += first[s];
-	uint32_t *next = mem_alloc((size_t)p->nstages * sizeof *next);
-	if (!next)
-		return fail_nomem();
-	for (uint32_t n = 0; n < g->nodes.n; n++) {
-		uint32_t s = p->stage_of[n];
-		order[first[s] + next[s]++] = n;
-	}
-	mem_free(next);
-	return CLV_OK;
-}
 
 static clv_status joints_make(const pipe_problem *pr, const pipe_partition *p, joint *js)
 {
 	const pipe_graph *g = pr->g;
-	uint32_t *order = mem_alloc((size_t)g->nodes.n * sizeof *order);
-	uint32_t *first = mem_alloc(((size_t)p->nstages + 1) * sizeof *first);
-	double *crossing = mem_alloc(((size_t)g->nodes.n + 1) * sizeof *crossing);
-	clv_status st = order && first && crossing ? CLV_OK : fail_nomem();
-	if (st == CLV_OK)
-		st = order_of_stages(g, p, order, first);
-	if (st == CLV_OK)
+	uint32_t *first, *order; /* as numbered within a stage: topological, as stages are */
+	pipe_border *crossing = mem_alloc(((size_t)g->nodes.n + 1) * sizeof *crossing);
+	clv_status st = crossing ? partition_nodes(g, p, &first, &order) : fail_nomem();
+	if (st == CLV_OK) {
 		st = order_crossing(g, order, crossing);
-	for (uint32_t s = 0; st == CLV_OK && s < p->nstages; s++)
-		js[s] = (joint){
-			0, crossing[first[s]], s ? s - 1 : PIPE_NONE, s + 1 < p->nstages ? s + 1 : PIPE_NONE, p->device_of[s], s};
-	for (uint32_t n = 0; st == CLV_OK && n < g->nodes.n; n++)
-		js[p->stage_of[n]].us += node_us(pr, n);
-	mem_free(order);
-	mem_free(first);
+		for (uint32_t s = 0; st == CLV_OK && s < p->nstages; s++)
+			js[s] = (joint){.before = crossing[first[s]].fwd,
+			                .prev = s ? s - 1 : PIPE_NONE,
+			                .next = s + 1 < p->nstages ? s + 1 : PIPE_NONE,
+			                .device = p->device_of[s],
+			                .into = s};
+		for (uint32_t n = 0; st == CLV_OK && n < g->nodes.n; n++)
+			js[p->stage_of[n]].us += node_us(pr, n);
+		mem_free(first);
+		mem_free(order);
+	}
 	mem_free(crossing);
 	return st;
 }
@@ -141,7 +91,7 @@ static uint32_t joint_partner(const joint *js, uint32_t s)
 	bool same_prev = js[prev].device == js[s].device, same_next = js[next].device == js[s].device;
 	if (same_prev != same_next)
 		return same_prev ? prev : s;
-	if (js[s].before > js[next].before || js[s].before < js[next].before)
+	if (js[s].before != js[next].before)
 		return js[s].before > js[next].before ? prev : s;
 	return js[prev].us <= js[next].us ? prev : s;
 }
@@ -263,25 +213,24 @@ static double slowest(const pipe_problem *pr, const device_load *d)
 
 clv_status stages_place(const pipe_problem *pr, pipe_partition *p)
 {
+	arena scratch = {0};
 	uint32_t n = p->nstages;
-	stage_load *loads = mem_alloc((size_t)n * sizeof *loads);
-	device_load *was = mem_alloc(2 * (size_t)pr->k * sizeof *was), *now = was + pr->k;
-	uint32_t *device = mem_alloc((size_t)n * sizeof *device);
-	clv_status st = loads && was && device ? loads_make(pr, p, loads) : fail_nomem();
-	for (uint32_t s = 0; st == CLV_OK && s < n; s++)
-		device_add(&was[p->device_of[s]], &loads[s]);
-	if (st == CLV_OK)
-		qsort(loads, n, sizeof *loads, by_load);
-	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
-		uint32_t d = device_for(pr, now, &loads[i]);
-		device[loads[i].stage] = d;
-		device_add(&now[d], &loads[i]);
-	}
-	if (st == CLV_OK && slowest(pr, now) < slowest(pr, was))
+	stage_load *loads = arena_array(&scratch, n, sizeof *loads);
+	device_load *was = arena_array(&scratch, pr->k, sizeof *was), *now = arena_array(&scratch, pr->k, sizeof *now);
+	uint32_t *device = arena_ids(&scratch, n);
+	clv_status st = scratch.failed ? fail_nomem() : loads_make(pr, p, loads);
+	if (st == CLV_OK) {
 		for (uint32_t s = 0; s < n; s++)
-			p->device_of[s] = device[s];
-	mem_free(loads);
-	mem_free(was);
-	mem_free(device);
+			device_add(&was[p->device_of[s]], &loads[s]);
+		qsort(loads, n, sizeof *loads, by_load);
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t d = device_for(pr, now, &loads[i]);
+			device[loads[i].stage] = d;
+			device_add(&now[d], &loads[i]);
+		}
+		if (slowest(pr, now) < slowest(pr, was))
+			memcpy(p->device_of, device, n * sizeof *device);
+	}
+	arena_free(&scratch);
 	return st;
 }

@@ -1,4 +1,4 @@
-/* A partition as a table for people, and its timeline as lines. The same whatever the locale. */
+/* Prints a partition as a table for people, and its timeline as lines. The same whatever the locale. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -46,53 +46,41 @@ static void put_bytes(strbuf *b, double bytes)
 typedef struct cells {
 	strbuf text;
 	VEC(uint32_t) at;
+	uint32_t end; /* of the last cell, in `text` */
 	bool failed;
 } cells;
 
-static void end_cell(cells *c, uint32_t start)
+/* Ends the cell that was written to c->text since the last one. */
+static void end_cell(cells *c)
 {
+	uint32_t start = c->end;
 	strbuf_putc(&c->text, '\0');
+	c->end = (uint32_t)c->text.n;
 	c->failed |= vec_push(&c->at, start) != CLV_OK;
-}
-
-static uint32_t begin_cell(const cells *c)
-{
-	return (uint32_t)c->text.n;
 }
 
 static void cell_text(cells *c, const char *s)
 {
-	uint32_t start = begin_cell(c);
 	strbuf_puts(&c->text, s);
-	end_cell(c, start);
+	end_cell(c);
 }
 
 static void cell_int(cells *c, int64_t n)
 {
-	uint32_t start = begin_cell(c);
 	strbuf_int(&c->text, n);
-	end_cell(c, start);
+	end_cell(c);
 }
 
 static void cell_us(cells *c, double us)
 {
-	uint32_t start = begin_cell(c);
 	put_us(&c->text, us);
-	end_cell(c, start);
+	end_cell(c);
 }
 
 static void cell_bytes(cells *c, int64_t bytes)
 {
-	uint32_t start = begin_cell(c);
 	strbuf_bytes(&c->text, bytes);
-	end_cell(c, start);
-}
-
-static void cell_percent(cells *c, double share)
-{
-	uint32_t start = begin_cell(c);
-	put_percent(&c->text, share);
-	end_cell(c, start);
+	end_cell(c);
 }
 
 /* Writes and releases them. */
@@ -141,7 +129,8 @@ static clv_status put_stages(const pipe_partition *p, const pipe_score *s, strbu
 		cell_us(&c, x->fwd_us);
 		cell_us(&c, x->bwd_us);
 		cell_us(&c, x->comm_us);
-		cell_percent(&c, all > 0 ? (x->fwd_us + x->bwd_us) / all : 0);
+		put_percent(&c.text, all > 0 ? (x->fwd_us + x->bwd_us) / all : 0);
+		end_cell(&c);
 		cell_bytes(&c, x->memory_bytes);
 		cell_bytes(&c, x->param_bytes);
 		cell_bytes(&c, x->in_bytes);
@@ -222,19 +211,11 @@ static clv_status put_schedule(const pipe_problem *pr, const pipe_partition *p, 
 	return CLV_OK;
 }
 
-static bool has_limits(const pipe_problem *pr)
-{
-	for (uint32_t d = 0; d < pr->k; d++)
-		if (pr->devices[d].memory_bytes)
-			return true;
-	return false;
-}
-
 clv_status partition_table(const pipe_problem *pr, const pipe_partition *p, const pipe_score *s, strbuf *b)
 {
 	TRY(put_stages(p, s, b));
 	strbuf_putc(b, '\n');
-	if (p->nstages > pr->k || has_limits(pr)) {
+	if (p->nstages > pr->k || memory_limited(pr)) {
 		TRY(put_devices(pr, p, s, b));
 		strbuf_putc(b, '\n');
 	}

@@ -1,7 +1,7 @@
-/* The cache: a folder with a file per key, <32 digits>.compiled.
+/* The cache of compiled segments: a folder with a file per key, <32 digits>.compiled.
  *
- * Several processes use it at once: a file appears whole, is never changed, and disappears whole; who has it open keeps it.
- * When a file was used its time of change is set, and the oldest go first. */
+ * Several processes use it at once: a file appears whole, is never changed, and disappears whole; a process that has it
+ * open keeps it. A hit sets the file's modification time, and the oldest files are evicted first. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +21,7 @@ static const size_t entry_most = (size_t)1 << 38;
 
 /* ---- where it is -------------------------------------------------------------------------------------------------- */
 
-static const char *given(const char *name)
+static const char *environment_text(const char *name)
 {
 	const char *s = getenv(name);
 	return s && *s ? s : NULL;
@@ -30,7 +30,7 @@ static const char *given(const char *name)
 /* "": there is no such place. */
 static void usual_place(const char *variable, const char *below_home, strbuf *b)
 {
-	const char *base = given(variable), *home = given("HOME");
+	const char *base = environment_text(variable), *home = environment_text("HOME");
 	if (base && base[0] == '/')
 		strbuf_printf(b, "%s/cleave", base);
 	else if (home && home[0] == '/')
@@ -59,7 +59,7 @@ static clv_status find_place(const char *dir, char **out)
 
 static clv_status find_limit(int64_t limit, int64_t *out)
 {
-	const char *text = given("CLEAVE_CACHE_LIMIT");
+	const char *text = environment_text("CLEAVE_CACHE_LIMIT");
 	char *end;
 	*out = limit ? limit : usual_limit;
 	if (limit < 0)
@@ -146,8 +146,8 @@ static clv_status entry_name(digest key, char word[DIGEST_TEXT], char **name)
 
 /* ---- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Whether there is an entry that we may read; what may not be trusted is removed. */
-static bool usable(int dir, const char *name)
+/* Whether there is an entry that we may read; one that cannot be trusted is removed. */
+static bool entry_usable(int dir, const char *name)
 {
 	struct stat info;
 	if (fstatat(dir, name, &info, AT_SYMLINK_NOFOLLOW) != 0)
@@ -168,7 +168,7 @@ static clv_status read_entry(const cache *c, const char *name, const char *key, 
 
 static clv_status get_at(const cache *c, int dir, const char *name, const char *key, compiled *out, bool *found)
 {
-	if (!usable(dir, name))
+	if (!entry_usable(dir, name))
 		return CLV_OK;
 	clv_status st = read_entry(c, name, key, out);
 	if (st == CLV_E_NOMEM)
@@ -190,7 +190,7 @@ clv_status cache_get(const cache *c, digest key, compiled *out, bool *found)
 		return CLV_OK;
 	TRY(entry_name(key, word, &name));
 	int dir = open(c->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	clv_status st = dir >= 0 ? get_at(c, dir, name, word, out, found) : CLV_OK; /* who removed it has no hits */
+	clv_status st = dir >= 0 ? get_at(c, dir, name, word, out, found) : CLV_OK; /* a removed cache has no hits */
 	if (dir >= 0)
 		close(dir);
 	mem_free(name);
@@ -213,7 +213,7 @@ static bool is_entry(const char *name)
 	return digits == DIGEST_TEXT - 1 && strcmp(name + digits, SUFFIX) == 0;
 }
 
-/* What a writer that died left behind. Writers hold a lock. */
+/* Removes the file of a writer that died. Writers hold a lock. */
 static void remove_left(int dir, const char *name, const struct stat *info)
 {
 	size_t digits = strspn(name, "0123456789abcdef"), n = strlen(name);
@@ -271,7 +271,7 @@ static void remove_oldest(const cache *c, int dir, cache_entries *all, const cha
 	}
 }
 
-static clv_status make_room(const cache *c, const char *keep)
+static clv_status evict_entries(const cache *c, const char *keep)
 {
 	cache_entries all = {0};
 	DIR *d = opendir(c->dir);
@@ -323,7 +323,7 @@ static clv_status put_at(const cache *c, const char *name, const char *key, cons
 	if (st == CLV_OK)
 		st = commit_private(c, &f);
 	mem_free(path);
-	return st == CLV_OK ? make_room(c, name) : st;
+	return st == CLV_OK ? evict_entries(c, name) : st;
 }
 
 clv_status cache_put(const cache *c, digest key, const compiled *made)
@@ -334,5 +334,5 @@ clv_status cache_put(const cache *c, digest key, const compiled *made)
 	TRY(entry_name(key, word, &name));
 	clv_status st = put_at(c, name, word, made);
 	mem_free(name);
-	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "the cache did not keep it");
+	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "the compiled segment was not cached");
 }

@@ -1,10 +1,10 @@
-/* A program and all that it starts, as one thing that can be ended.
+/* Runs a program so that everything it starts can be ended with it.
  *
- * Between us and the program is a guard: a copy of this process that runs none of its code but this file's. It adopts what
- * the program's descendants leave behind (PR_SET_CHILD_SUBREAPER, a setting of the guard and not of the host), so whatever
- * the program started is the guard's child sooner or later, also after setsid(), and killing children until there are
- * none kills all of it. It does so when the program ends, when `control` is closed (by us, or because this process died),
- * and on SIGTERM, which it gets when the thread that started it ends. Then it tells the program's status through `report`.
+ * Between us and the program is a guard: a copy of this process that runs only the code of this file. It adopts orphans of
+ * the program (PR_SET_CHILD_SUBREAPER, a setting of the guard and not of the host), so every process that the program
+ * started becomes the guard's child sooner or later, even after setsid(), and killing children until there are none kills
+ * all of it. The guard does so when the program ends, when `control` is closed (by us, or because this process died), and
+ * on SIGTERM, which it gets when the thread that started it ends. Then it sends the program's status through `report`.
  *
  * The guard is made by clone() without a signal at its end, so the host's SIGCHLD handlers and wait() calls do not see
  * it. It has one thread of a process that may have had many: no locks, no memory, only calls that are safe in signal
@@ -31,8 +31,6 @@
 #include <unistd.h>
 
 #include "segment/child.h"
-
-#include "segment/compile.h"
 
 #define MARK "CLEAVE_JOB="
 extern char **environ;
@@ -63,7 +61,7 @@ static pid_t split_process(unsigned long end_signal)
 	return (pid_t)syscall(SYS_clone, end_signal, NULL, NULL, NULL, NULL);
 }
 
-static void tell(int fd, int kind, int step, int number)
+static void send_report(int fd, int kind, int step, int number)
 {
 	report r = {kind, step, number};
 	while (write(fd, &r, sizeof r) < 0 && errno == EINTR)
@@ -119,7 +117,7 @@ static void close_others(const orders *o)
 
 static void broken(const orders *o, int step)
 {
-	tell(o->report, REPORT_BROKEN, step, errno);
+	send_report(o->report, REPORT_BROKEN, step, errno);
 	_exit(127);
 }
 
@@ -191,7 +189,7 @@ static long parent_of(int proc, const char *pid)
 	return got > 0 ? parent_in(text, got) : -1;
 }
 
-static long number_of(const char *s)
+static long pid_of(const char *s)
 {
 	long n = 0;
 	for (; *s >= '0' && *s <= '9'; s++)
@@ -218,7 +216,7 @@ static bool kill_children(pid_t of)
 	for (long n; (n = syscall(SYS_getdents64, proc, list, sizeof list)) > 0;) {
 		for (long at = 0; at < n;) {
 			const kernel_dirent *e = (const kernel_dirent *)(list + at);
-			long pid = number_of(e->name);
+			long pid = pid_of(e->name);
 			if (pid > 1 && parent_of(proc, e->name) == of)
 				kill((pid_t)pid, SIGKILL);
 			at += e->size;
@@ -353,7 +351,7 @@ static void be_guard(const orders *o)
 	bool ended = false;
 	set_up_guard(o);
 	if (!o->argv)
-		tell(o->report, REPORT_BEGUN, 0, 0);
+		send_report(o->report, REPORT_BEGUN, 0, 0);
 	pid_t self = getpid(), program = o->argv ? split_process(SIGCHLD) : fork();
 	if (program < 0)
 		broken(o, STEP_PROCESS);
@@ -368,7 +366,7 @@ static void be_guard(const orders *o)
 	wait_for_end(o, program, &status, &ended);
 	kill_everything(program, &status, &ended);
 	if (ended)
-		tell(o->report, REPORT_ENDED, 0, status);
+		send_report(o->report, REPORT_ENDED, 0, status);
 	_exit(0);
 }
 
@@ -439,6 +437,8 @@ static clv_status make_argv(const child_spec *s, texts *out)
 {
 	for (uint32_t i = 0; i < count_texts(s->argv); i++)
 		TRY(vec_push(out, (char *)s->argv[i]));
+	if (s->last)
+		TRY(vec_push(out, (char *)s->last));
 	return vec_push(out, NULL);
 }
 
@@ -650,7 +650,7 @@ static unsigned kill_marked(const char *mark)
 	if (!proc)
 		return 0;
 	for (struct dirent *e; (e = readdir(proc));) {
-		long pid = number_of(e->d_name);
+		long pid = pid_of(e->d_name);
 		if (pid > 1 && pid != getpid() && has_mark(e->d_name, mark) && kill((pid_t)pid, SIGKILL) == 0)
 			n++;
 	}

@@ -1,5 +1,5 @@
-/* One program under a guard, a process that has no other task than to end all that the program started (child.c); and what
- * the program left behind as the result of a job (result.c). */
+/* A program under a guard, a process whose only task is to end everything that the program started (child.c), and reading
+ * the result of a job that a program left in its folder (result.c). */
 #ifndef SEGMENT_CHILD_H
 #define SEGMENT_CHILD_H
 
@@ -9,9 +9,10 @@
 #include "segment/compile.h"
 
 typedef struct child_spec {
-	const char *const *argv; /* NULL ends; argv[0] is looked for in $PATH */
-	const char *const *env;  /* beside ours; NULL: nothing */
-	bool bare;               /* it gets nothing of our environment */
+	const char *const *argv; /* NULL ends; argv[0] is searched in $PATH */
+	const char *last;        /* one more argument; NULL: none */
+	const char *const *env;  /* added to ours; NULL: nothing */
+	bool bare;               /* it gets none of our environment */
 	const char *dir;         /* where it runs; absolute */
 	const char *log;         /* file in dir for what it prints */
 	int input;               /* what it reads as its standard input; 0: nothing */

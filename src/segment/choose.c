@@ -1,15 +1,15 @@
-/* Choosing segments.
+/* Chooses segments: joins the nodes that a back end takes.
  *
  * Every unit has a level: an edge never goes to a lower one, and an edge from the tape to compiled code goes to a
  * higher one. A segment is a connected part of the compiled units of one level.
  *
- * Why that has no cycles: order (level, compiled before tape) never falls along an edge, so a path that leaves a
+ * Why that has no cycles: the order (level, compiled before tape) never falls along an edge, so a path that leaves a
  * segment and comes back stays in its level and in compiled code, where each edge is inside the segment, because it
  * joined its ends. The same holds for a union of segments of one level, and for segments that are given up again.
  *
- * First each unit is as early as it can be. Then units that may be later move to the level of who needs them where
- * no more bytes cross for it; that also brings together what an effect on the tape tore apart for its order alone.
- * All is linear but for sorting; a round in which segments were too small is repeated, a few times at most. */
+ * First each unit is as early as it can be. Then units that may be later move to the level of their users if no more
+ * bytes cross for it; that also joins units that only the order of an effect on the tape had separated. Everything is
+ * linear except for sorting; a round in which segments were too small is repeated, a few times at most. */
 #include "segment/segment.h"
 
 #include <string.h>
@@ -23,6 +23,7 @@ enum {
 };
 
 typedef struct choosing {
+	arena arena; /* of the arrays below, and of scratch */
 	const plan *p;
 	const segments_spec *s;
 	segments *out;
@@ -57,7 +58,7 @@ static void find_levels(choosing *c)
 		}
 }
 
-static uint32_t part(choosing *c, uint32_t u)
+static uint32_t part_of(choosing *c, uint32_t u)
 {
 	while (c->parent[u] != u)
 		u = c->parent[u] = c->parent[c->parent[u]];
@@ -65,10 +66,10 @@ static uint32_t part(choosing *c, uint32_t u)
 }
 
 /* The smaller unit stands for both. */
-static void join(choosing *c, uint32_t a, uint32_t b)
+static void unite(choosing *c, uint32_t a, uint32_t b)
 {
-	a = part(c, a);
-	b = part(c, b);
+	a = part_of(c, a);
+	b = part_of(c, b);
 	if (a == b)
 		return;
 	uint32_t low = a < b ? a : b, high = a < b ? b : a;
@@ -95,10 +96,10 @@ static void join_neighbours(choosing *c)
 	for (uint32_t u = 0; u < g->n; u++)
 		for (uint32_t e = g->first[u]; e < g->first[u + 1]; e++)
 			if (c->taken[u] && c->taken[g->to[e]] && c->level[u] == c->level[g->to[e]])
-				join(c, u, g->to[e]);
+				unite(c, u, g->to[e]);
 }
 
-/* Who reads the same tensor in one level gets it once. */
+/* Units that read the same tensor in one level become one part, which gets it once. */
 static void join_readers(choosing *c)
 {
 	const digraph *g = &c->u.uses;
@@ -111,7 +112,7 @@ static void join_readers(choosing *c)
 			if (!c->taken[u] || c->p->values.at[v].type != TYPE_TENSOR)
 				continue;
 			if (reader[l] != NONE)
-				join(c, reader[l], u);
+				unite(c, reader[l], u);
 			reader[l] = u;
 		}
 	}
@@ -213,7 +214,7 @@ static void join_movable(choosing *c)
 			uint32_t to = g->to[e];
 			if (c->taken[u] && c->taken[to] && c->level[u] == c->level[to] && c->late[u] > c->level[u] &&
 			    c->late[to] > c->level[to])
-				join(c, u, to);
+				unite(c, u, to);
 		}
 }
 
@@ -252,7 +253,7 @@ static void move_part(choosing *c, uint32_t *at, uint32_t n)
 		}
 	}
 	uint32_t nodes = c->whole[at[0]];
-	if (moved == n && nodes == c->nodes[part(c, at[0])] && (less >= best || nodes < c->s->minimum))
+	if (moved == n && nodes == c->nodes[part_of(c, at[0])] && (less >= best || nodes < c->s->minimum))
 		kept = moved;
 	for (uint32_t i = kept; i < moved; i++)
 		c->level[at[i]] = level;
@@ -277,14 +278,13 @@ static int by_shelf(const void *a, const void *b)
 static clv_status move_parts(choosing *c)
 {
 	uint32_t n = c->u.n;
-	shelf *shelves = mem_alloc(((size_t)n + 1) * sizeof *shelves);
-	uint32_t *at = mem_ids(n);
-	clv_status st = shelves && at ? CLV_OK : fail_nomem();
-	for (uint32_t u = 0; st == CLV_OK && u < n; u++)
-		shelves[u] = (shelf){c->level[u], c->taken[u] ? part(c, u) : NONE, u};
-	if (st == CLV_OK && n)
-		qsort(shelves, n, sizeof *shelves, by_shelf);
-	for (uint32_t i = n; st == CLV_OK && i-- > 0;) {
+	shelf *shelves = arena_array(&c->arena, n, sizeof *shelves);
+	uint32_t *at = arena_ids(&c->arena, n);
+	TRY(arena_status(&c->arena));
+	for (uint32_t u = 0; u < n; u++)
+		shelves[u] = (shelf){c->level[u], c->taken[u] ? part_of(c, u) : NONE, u};
+	qsort(shelves, n, sizeof *shelves, by_shelf);
+	for (uint32_t i = n; c->st == CLV_OK && i-- > 0;) {
 		uint32_t count = 0;
 		if (shelves[i].part == NONE) {
 			delay_tape(c, shelves[i].unit);
@@ -294,11 +294,8 @@ static clv_status move_parts(choosing *c)
 		for (; i && shelves[i - 1].level == shelves[i].level && shelves[i - 1].part == shelves[i].part; i--)
 			at[count++] = shelves[i - 1].unit;
 		move_part(c, at, count);
-		st = c->st;
 	}
-	mem_free(shelves);
-	mem_free(at);
-	return st;
+	return c->st;
 }
 
 /* ---- segments that are not worth it ---------------------------------------------------------------------------------------- */
@@ -320,21 +317,19 @@ static clv_status too_small(choosing *c, uint32_t nodes, const char **out)
 /* Segments with too few nodes go to the tape. */
 static clv_status drop_small(choosing *c, bool *dropped)
 {
-	const char **why = mem_alloc(((size_t)c->u.n + 1) * sizeof *why); /* per unit that stands for a part */
-	clv_status st = why ? CLV_OK : fail_nomem();
+	const char **why = arena_array(&c->arena, c->u.n, sizeof *why); /* per unit that stands for a part */
+	TRY(arena_status(&c->arena));
 	*dropped = false;
-	for (uint32_t u = 0; st == CLV_OK && u < c->u.n; u++) {
-		uint32_t x = part(c, u);
+	for (uint32_t u = 0; u < c->u.n; u++) {
+		uint32_t x = part_of(c, u);
 		if (!c->taken[u] || c->nodes[x] >= c->s->minimum)
 			continue;
 		if (!why[x])
-			st = too_small(c, c->nodes[x], &why[x]);
-		if (st == CLV_OK)
-			give_up(c, u, why[x]);
+			TRY(too_small(c, c->nodes[x], &why[x]));
+		give_up(c, u, why[x]);
 		*dropped = true;
 	}
-	mem_free(why);
-	return st;
+	return CLV_OK;
 }
 
 static clv_status choose_parts(choosing *c)
@@ -344,7 +339,7 @@ static clv_status choose_parts(choosing *c)
 		find_levels(c);
 		join_neighbours(c);
 		for (uint32_t u = 0; u < c->u.n; u++)
-			c->whole[u] = c->nodes[part(c, u)];
+			c->whole[u] = c->nodes[part_of(c, u)];
 		join_movable(c);
 		TRY(move_parts(c));
 		join_neighbours(c);
@@ -385,7 +380,7 @@ static clv_status list_parts(choosing *c, candidates *out)
 {
 	out->n = 0;
 	for (uint32_t u = 0; u < c->u.n; u++)
-		if (c->taken[u] && part(c, u) == u)
+		if (c->taken[u] && part_of(c, u) == u)
 			TRY(vec_push(out, ((candidate){c->work[u], c->level[u], u, NONE})));
 	if (!out->n)
 		return CLV_OK;
@@ -402,28 +397,26 @@ static void join_least(choosing *c, const candidates *all)
 	uint32_t over = all->n - c->s->most;
 	for (uint32_t i = 0; i < all->n && over; i++)
 		if (all->at[i].next != NONE) {
-			join(c, all->at[i].part, all->at[i].next);
+			unite(c, all->at[i].part, all->at[i].next);
 			over--;
 		}
 }
 
 static clv_status drop_least(choosing *c, const candidates *all)
 {
-	bool *drop = mem_alloc((size_t)c->u.n + 1); /* per unit that stands for a part */
+	bool *drop = arena_alloc(&c->arena, c->u.n); /* per unit that stands for a part */
 	strbuf b = STRBUF_INIT;
 	const char *why = NULL;
 	strbuf_printf(&b, GIVEN_UP "there may be %u segment%s, and others have more work", c->s->most,
 	              c->s->most == 1 ? "" : "s");
-	clv_status st = arena_take(&c->out->arena, &b, &why);
-	if (!drop && st == CLV_OK)
-		st = fail_nomem();
-	for (uint32_t i = 0; st == CLV_OK && i + c->s->most < all->n; i++)
+	TRY(arena_take(&c->out->arena, &b, &why));
+	TRY(arena_status(&c->arena));
+	for (uint32_t i = 0; i + c->s->most < all->n; i++)
 		drop[all->at[i].part] = true;
-	for (uint32_t u = 0; st == CLV_OK && u < c->u.n; u++)
-		if (c->taken[u] && drop[part(c, u)])
+	for (uint32_t u = 0; u < c->u.n; u++)
+		if (c->taken[u] && drop[part_of(c, u)])
 			give_up(c, u, why);
-	mem_free(drop);
-	return st;
+	return CLV_OK;
 }
 
 static clv_status limit_parts(choosing *c)
@@ -448,7 +441,7 @@ static uint32_t segment_of_unit(const choosing *c, uint32_t u)
 }
 
 /* c->seen_value is here: per segment, the last value that was counted for it, and one more. */
-static void count_bytes(choosing *c, value_id v, uint32_t *counted)
+static void count_segment_bytes(choosing *c, value_id v, uint32_t *counted)
 {
 	const digraph *g = &c->u.uses;
 	segments *s = c->out;
@@ -471,27 +464,24 @@ static void count_bytes(choosing *c, value_id v, uint32_t *counted)
 static clv_status measure_segments(choosing *c)
 {
 	segments *s = c->out;
-	uint32_t *counted = mem_ids(s->at.n);
-	if (!counted)
-		return fail_nomem();
+	uint32_t *counted = arena_ids(&c->arena, s->at.n);
+	TRY(arena_status(&c->arena));
 	for (node_id k = 0; k < c->p->nodes.n; k++)
 		if (s->of_node[k] != NONE)
 			s->at.at[s->of_node[k]].work += c->m.work[k];
 	for (value_id v = 0; v < c->p->values.n; v++)
 		if (c->m.bytes[v])
-			count_bytes(c, v, counted);
-	mem_free(counted);
+			count_segment_bytes(c, v, counted);
 	return CLV_OK;
 }
 
 static clv_status fill_segments(choosing *c)
 {
 	segments *s = c->out;
-	uint32_t *name = mem_ids(c->u.n), n = 0; /* per unit that stands for a part */
-	if (!name)
-		return fail_nomem();
+	uint32_t *name = arena_ids(&c->arena, c->u.n), n = 0; /* per unit that stands for a part */
+	TRY(arena_status(&c->arena));
 	for (uint32_t u = 0; u < c->u.n; u++) {
-		uint32_t x = part(c, u);
+		uint32_t x = part_of(c, u);
 		if (c->taken[u] && name[x] == NONE)
 			name[x] = n++;
 		for (uint32_t i = c->u.first[u]; i < c->u.first[u + 1]; i++) {
@@ -499,39 +489,37 @@ static clv_status fill_segments(choosing *c)
 			s->unit_of[c->u.nodes[i]] = u;
 		}
 	}
-	mem_free(name);
 	TRY(segments_order(s, &c->u, n));
 	return measure_segments(c);
 }
 
-static clv_status make_room(choosing *c)
+static clv_status choosing_alloc(choosing *c)
 {
+	arena *a = &c->arena;
 	size_t n = (size_t)c->u.n + 1;
-	c->taken = mem_alloc(n);
-	c->level = mem_alloc(n * sizeof *c->level);
-	c->late = mem_alloc(n * sizeof *c->late);
-	c->whole = mem_alloc(n * sizeof *c->whole);
-	c->parent = mem_alloc(n * sizeof *c->parent);
-	c->nodes = mem_alloc(n * sizeof *c->nodes);
-	c->work = mem_alloc(n * sizeof *c->work);
-	c->seen_level = mem_alloc(n * sizeof *c->seen_level);
-	c->seen_value = mem_alloc(((size_t)c->p->values.n + 1) * sizeof *c->seen_value);
-	bool memory = c->taken && c->level && c->late && c->whole && c->parent && c->nodes && c->work;
-	return memory && c->seen_level && c->seen_value ? CLV_OK : fail_nomem();
+	c->taken = arena_alloc(a, n);
+	c->level = arena_array(a, n, sizeof *c->level);
+	c->late = arena_array(a, n, sizeof *c->late);
+	c->whole = arena_array(a, n, sizeof *c->whole);
+	c->parent = arena_array(a, n, sizeof *c->parent);
+	c->nodes = arena_array(a, n, sizeof *c->nodes);
+	c->work = arena_array(a, n, sizeof *c->work);
+	c->seen_level = arena_array(a, n, sizeof *c->seen_level);
+	c->seen_value = arena_array(a, c->p->values.n, sizeof *c->seen_value);
+	return arena_status(a);
 }
 
-static clv_status choose(choosing *c)
+static clv_status choose_all(choosing *c)
 {
 	segments *s = c->out;
 	uint32_t n = c->p->nodes.n;
-	if (!s->of_node || !s->unit_of || !s->reason)
-		return fail_nomem();
+	TRY(arena_status(&s->arena));
 	for (node_id k = 0; k < n; k++)
 		s->reason[k] = c->s->no ? c->s->no[k] : NULL;
 	TRY(node_names_new(c->p, &c->names));
 	TRY(units_find(c->p, c->names, s->reason, &s->arena, &c->u));
 	TRY(amounts_of(c->p, c->s->syms, &c->m));
-	TRY(make_room(c));
+	TRY(choosing_alloc(c));
 	for (uint32_t u = 0; u < c->u.n; u++) /* a unit of several nodes has none with a reason */
 		c->taken[u] = !s->reason[c->u.nodes[c->u.first[u]]];
 	TRY(choose_parts(c));
@@ -541,22 +529,16 @@ static clv_status choose(choosing *c)
 
 clv_status segments_choose(const plan *p, const segments_spec *s, segments *out)
 {
-	segments made = {.p = p, .of_node = mem_ids(p->nodes.n), .unit_of = mem_ids(p->nodes.n)};
-	made.reason = mem_alloc(((size_t)p->nodes.n + 1) * sizeof *made.reason);
+	segments made = {.p = p};
+	made.of_node = arena_ids(&made.arena, p->nodes.n);
+	made.unit_of = arena_ids(&made.arena, p->nodes.n);
+	made.reason = arena_array(&made.arena, p->nodes.n, sizeof *made.reason);
 	choosing c = {.p = p, .s = s, .out = &made};
-	clv_status st = choose(&c);
+	clv_status st = choose_all(&c);
 	node_names_free(c.names);
 	units_free(&c.u);
 	amounts_free(&c.m);
-	mem_free(c.taken);
-	mem_free(c.level);
-	mem_free(c.late);
-	mem_free(c.whole);
-	mem_free(c.parent);
-	mem_free(c.nodes);
-	mem_free(c.work);
-	mem_free(c.seen_level);
-	mem_free(c.seen_value);
+	arena_free(&c.arena);
 	vec_free(&c.touched);
 	if (st == CLV_OK)
 		*out = made;
@@ -569,9 +551,6 @@ void segments_free(segments *s)
 {
 	vec_free(&s->at);
 	vec_free(&s->order);
-	mem_free(s->of_node);
-	mem_free(s->unit_of);
-	mem_free(s->reason);
 	arena_free(&s->arena);
 	*s = (segments){0};
 }

@@ -1,9 +1,9 @@
-/* Compiling segments: jobs in child processes, what comes out of them, and a cache of that.
+/* Compiling segments: jobs in child processes, their results, and a cache of these.
  *
- * A job is a folder. The caller writes into it segment.clv (the nodes as an artifact of part "segment", with the weights they
- * read) and job.json (job_write); the compiler is a program that is started in it, reads both, and leaves result.json with
- * the members it made beside it, or error.json. All it prints goes to compile.log. The folder is the same whatever the back
- * end, so a person can look at it and start the compiler again by hand. Nothing here needs torch. */
+ * A job is a folder. The caller writes segment.clv (the nodes as an artifact of part "segment", with the weights they read)
+ * and job.json (job_write) into it. The compiler is a program that is started in the folder, reads both, and leaves
+ * result.json and the members it made, or error.json. Its output goes to compile.log. The folder is the same for all back
+ * ends, so a person can look at it and start the compiler again by hand. Nothing here needs torch. */
 #ifndef SEGMENT_COMPILE_H
 #define SEGMENT_COMPILE_H
 

@@ -1,5 +1,7 @@
-/* What a compiler made, and its file: a safetensors file with a tensor of bytes per member, and in its metadata a
- * description with what it needs, the key it is kept under, and a digest per member; the description has one too. */
+/* A compiled segment and its file.
+ *
+ * The file is a safetensors file with a tensor of bytes per member. Its metadata has a description with the needs, the
+ * cache key and a digest per member, and a digest of the description. */
 #include <string.h>
 
 #include "file/json.h"
@@ -21,7 +23,7 @@ void compiled_free(compiled *c)
 	*c = (compiled){0};
 }
 
-static clv_status own(compiled *c, void *data)
+static clv_status own_data(compiled *c, void *data)
 {
 	clv_status st = data ? vec_push(&c->owned, data) : fail_nomem();
 	if (st != CLV_OK)
@@ -36,7 +38,7 @@ static clv_status keep_text(compiled *c, const char *s, const char **out)
 }
 
 /* Of data that is owned already. */
-static clv_status add_member(compiled *c, const char *name, const void *data, size_t n)
+static clv_status add_compiled_member(compiled *c, const char *name, const void *data, size_t n)
 {
 	compiled_member m = {.data = data, .n = n};
 	if (!plain_file_name(name) || strcmp(name, "__metadata__") == 0)
@@ -49,8 +51,8 @@ static clv_status add_member(compiled *c, const char *name, const void *data, si
 
 clv_status compiled_add(compiled *c, const char *name, void *data, size_t n)
 {
-	TRY(own(c, data));
-	return add_member(c, name, data, n);
+	TRY(own_data(c, data));
+	return add_compiled_member(c, name, data, n);
 }
 
 static clv_status add_note(compiled *c, const char *key, const char *text, artifact_note *out)
@@ -74,7 +76,7 @@ clv_status compiled_own(compiled *c)
 		if (is_owned(c, m->data))
 			continue;
 		void *copy = mem_realloc(NULL, m->n + 1, 1);
-		TRY(own(c, copy));
+		TRY(own_data(c, copy));
 		memcpy(copy, m->data, m->n);
 		m->data = copy;
 	}
@@ -113,7 +115,7 @@ const compiled_member *compiled_find(const compiled *c, const char *name)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------ */
 
-static clv_status put_notes(json_t *root, const char *key, const artifact_note *notes, uint32_t n)
+static clv_status put_compiled_notes(json_t *root, const char *key, const artifact_note *notes, uint32_t n)
 {
 	json_t *object = json_object();
 	TRY(json_put(root, key, object));
@@ -137,12 +139,12 @@ static clv_status put_digests(json_t *root, const compiled *c)
 	return CLV_OK;
 }
 
-static clv_status describe(const compiled *c, const char *key, json_t *root)
+static clv_status describe_compiled(const compiled *c, const char *key, json_t *root)
 {
 	TRY(json_put(root, "version", json_integer(COMPILED_VERSION)));
 	TRY(json_put_string(root, "key", key));
-	TRY(put_notes(root, "needs", c->needs.at, c->needs.n));
-	TRY(put_notes(root, "notes", c->notes.at, c->notes.n));
+	TRY(put_compiled_notes(root, "needs", c->needs.at, c->needs.n));
+	TRY(put_compiled_notes(root, "notes", c->notes.at, c->notes.n));
 	return put_digests(root, c);
 }
 
@@ -151,7 +153,7 @@ static clv_status description(const compiled *c, const char *key, strbuf *out)
 	json_t *root = json_object();
 	if (!root)
 		return fail_nomem();
-	clv_status st = describe(c, key, root);
+	clv_status st = describe_compiled(c, key, root);
 	if (st == CLV_OK)
 		st = json_print(root, 0, out);
 	json_decref(root);
@@ -199,8 +201,8 @@ clv_status compiled_save(const compiled *c, const char *path)
 
 /* ---- reading ------------------------------------------------------------------------------------------------------ */
 
-static clv_status read_notes(compiled *c, const json_t *root, const char *key,
-                             clv_status (*add)(compiled *, const char *, const char *))
+static clv_status read_compiled_notes(compiled *c, const json_t *root, const char *key,
+                                      clv_status (*add)(compiled *, const char *, const char *))
 {
 	const json_t *object = json_object_get(root, key);
 	const char *name;
@@ -216,7 +218,7 @@ static clv_status read_notes(compiled *c, const json_t *root, const char *key,
 	return CLV_OK;
 }
 
-static clv_status read_member(compiled *c, const st_entry *e, const json_t *digests)
+static clv_status read_compiled_member(compiled *c, const st_entry *e, const json_t *digests)
 {
 	char text[DIGEST_TEXT];
 	const char *want;
@@ -224,7 +226,7 @@ static clv_status read_member(compiled *c, const st_entry *e, const json_t *dige
 	digest_print(digest_of(e->data, e->nbytes), text);
 	if (e->dtype != DT_U8 || strcmp(text, want) != 0)
 		return fail(CLV_E_PARSE, "member \"%s\" is damaged", e->name);
-	return add_member(c, e->name, e->data, e->nbytes);
+	return add_compiled_member(c, e->name, e->data, e->nbytes);
 }
 
 static clv_status read_description(const json_t *root, const st_file *file, const char *key, compiled *c)
@@ -239,16 +241,16 @@ static clv_status read_description(const json_t *root, const st_file *file, cons
 	TRY(json_get_string(root, "key", &kept));
 	if (strcmp(kept, key) != 0)
 		return fail(CLV_E_PARSE, "it was kept under another key");
-	TRY(read_notes(c, root, "needs", compiled_need));
-	TRY(read_notes(c, root, "notes", compiled_note));
+	TRY(read_compiled_notes(c, root, "needs", compiled_need));
+	TRY(read_compiled_notes(c, root, "notes", compiled_note));
 	if (!json_is_object(digests) || json_object_size(digests) != st_count(file))
 		return fail(CLV_E_PARSE, "its digests are not of its members");
 	for (uint32_t i = 0; i < st_count(file); i++)
-		TRY(read_member(c, st_at(file, i), digests));
+		TRY(read_compiled_member(c, st_at(file, i), digests));
 	return CLV_OK;
 }
 
-static clv_status read_file(const st_file *file, const char *key, compiled *c)
+static clv_status read_compiled_file(const st_file *file, const char *key, compiled *c)
 {
 	size_t n, nsum;
 	char want[DIGEST_TEXT];
@@ -269,10 +271,10 @@ clv_status compiled_parse(uint8_t *data, size_t n, const char *key, compiled *ou
 {
 	st_file *file;
 	*out = (compiled){0};
-	TRY(own(out, data));
+	TRY(own_data(out, data));
 	clv_status st = st_parse(data, n, &file);
 	if (st == CLV_OK) {
-		st = read_file(file, key, out);
+		st = read_compiled_file(file, key, out);
 		st_free(file);
 	}
 	if (st != CLV_OK)

@@ -1,6 +1,6 @@
-/* What is compiled and what is not: counts, and a row for every operator and reason.
+/* Counts what is compiled and what is not, with a row for every operator and reason.
  *
- * What an operator costs by running on the tape is found by choosing again as if it were supported. */
+ * To find what an operator costs by running on the tape, segments are chosen again as if it were supported. */
 #include <string.h>
 
 #include "segment/units.h"
@@ -68,7 +68,7 @@ static clv_status add_rows(counting *k, tape_node *at, uint32_t n)
 	return CLV_OK;
 }
 
-static clv_status count_nodes(counting *k)
+static clv_status count_plan_nodes(counting *k)
 {
 	const plan *p = k->s->p;
 	coverage *c = k->out;
@@ -90,7 +90,7 @@ static clv_status count_nodes(counting *k)
 	return st;
 }
 
-static void count_bytes(counting *k)
+static void count_crossing_bytes(counting *k)
 {
 	for (uint32_t i = 0; i < k->s->at.n; i++) {
 		const segment *x = &k->s->at.at[i];
@@ -100,7 +100,7 @@ static void count_bytes(counting *k)
 
 /* ---- what if -------------------------------------------------------------------------------------------------------------- */
 
-/* Takes the operator as supported; false: no table says otherwise. */
+/* Marks the operator as supported; false: it already is. */
 static bool allow(const counting *k, const char *op, const char **no)
 {
 	const plan *p = k->s->p;
@@ -148,12 +148,12 @@ static clv_status count_boundaries(counting *k)
 clv_status coverage_of(const segments *s, const segments_spec *spec, bool what_if, coverage *out)
 {
 	coverage c = {0};
-	counting k = {s, spec, &c, {0}};
+	counting k = {.s = s, .spec = spec, .out = &c};
 	clv_status st = amounts_of(s->p, spec->syms, &k.m);
 	if (st == CLV_OK)
-		st = count_nodes(&k);
+		st = count_plan_nodes(&k);
 	if (st == CLV_OK)
-		count_bytes(&k);
+		count_crossing_bytes(&k);
 	if (st == CLV_OK && what_if && spec->no)
 		st = count_boundaries(&k);
 	amounts_free(&k.m);

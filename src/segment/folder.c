@@ -1,4 +1,4 @@
-/* Folders for jobs: made for their owner alone, emptied and removed without following links out of them. */
+/* Folders for jobs: private to their owner, emptied and removed without following links. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -146,7 +146,7 @@ clv_status folder_remove(const char *path)
 	return remove_one(AT_FDCWD, path) ? CLV_OK : fail_io("remove", path);
 }
 
-/* The first file of a job's folder: what is beside it may be removed by the next run. */
+/* The first file of a job's folder: the next run may remove all other files there. */
 #define JOB_MARK ".cleave-job"
 
 static bool is_nothing(int dir, const char *name)
@@ -180,7 +180,7 @@ static clv_status prepare_folder(int fd, const char *path)
 	bool good = again >= 0 && each_name(again, marked ? remove_but_mark : is_nothing);
 	clv_status st = CLV_OK;
 	if (!good && !marked && errno == ENOTEMPTY)
-		st = fail(CLV_E_IO, "%s is not empty and not of a former compilation: remove it, or choose another folder",
+		st = fail(CLV_E_IO, "%s is not empty and not from an earlier compilation: remove it, or choose another folder",
 		          path);
 	else if (!good)
 		st = fail_io("empty", path);

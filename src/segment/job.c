@@ -1,4 +1,4 @@
-/* Jobs as text: job.json for the compiler, and the key under which the result is kept. */
+/* Writes a job as text: job.json for the compiler, and the key under which its result is cached. */
 #include <string.h>
 
 #include "file/json.h"
@@ -25,7 +25,7 @@ static clv_status put_texts(json_t *root, const char *key, const char *const *te
 	return CLV_OK;
 }
 
-static clv_status put_size(json_t *sizes, const job_size *s)
+static clv_status put_job_size(json_t *sizes, const job_size *s)
 {
 	json_t *size = json_object();
 	if (!utf8_valid(s->symbol, strlen(s->symbol))) {
@@ -59,7 +59,7 @@ static clv_status push_input(json_t *inputs, const job_tensor *t)
 	return put_order(input, t);
 }
 
-static clv_status describe(const job_spec *s, json_t *root)
+static clv_status describe_job(const job_spec *s, json_t *root)
 {
 	TRY(json_put(root, "version", json_integer(JOB_VERSION)));
 	TRY(json_put_string(root, "backend", s->backend));
@@ -70,7 +70,7 @@ static clv_status describe(const job_spec *s, json_t *root)
 	TRY(st);
 	TRY(st2);
 	for (uint32_t i = 0; i < s->nsizes; i++)
-		TRY(put_size(sizes, &s->sizes[i]));
+		TRY(put_job_size(sizes, &s->sizes[i]));
 	for (uint32_t i = 0; i < s->ninputs; i++)
 		TRY(push_input(inputs, &s->inputs[i]));
 	return CLV_OK;
@@ -82,7 +82,7 @@ static clv_status job_text(const job_spec *s, bool threads, strbuf *out)
 	json_t *root = json_object();
 	if (!root)
 		return fail_nomem();
-	clv_status st = describe(s, root);
+	clv_status st = describe_job(s, root);
 	if (st == CLV_OK && threads)
 		st = json_put(root, "threads", json_integer(s->threads));
 	if (st == CLV_OK)
@@ -128,7 +128,7 @@ static void put_ints(strbuf *b, const int64_t *at, uint32_t n)
 	strbuf_putc(b, ';');
 }
 
-static clv_status put_tensor(const payload *p, uint32_t i, strbuf *b)
+static clv_status put_key_tensor(const payload *p, uint32_t i, strbuf *b)
 {
 	const payload_tensor *t = &p->tensors.at[i];
 	char text[DIGEST_TEXT];
@@ -180,7 +180,7 @@ static clv_status put_externals(const artifact *a, uint32_t i, const view *v, st
 		strbuf_puts(b, "external ");
 		put_value(v->p, v->externals.at[k], b);
 		if (tensor != NONE)
-			TRY(put_tensor(a->tensors, tensor, b));
+			TRY(put_key_tensor(a->tensors, tensor, b));
 		strbuf_putc(b, '\n');
 	}
 	return CLV_OK;
@@ -213,7 +213,7 @@ static clv_status put_range(const artifact *a, uint32_t i, const plan *p, strbuf
 	return st;
 }
 
-static clv_status put_plan(const artifact *a, uint32_t i, strbuf *b)
+static clv_status put_key_plan(const artifact *a, uint32_t i, strbuf *b)
 {
 	plan *copy;
 	TRY(plan_copy(a->plans.at[i].p, &copy));
@@ -224,20 +224,20 @@ static clv_status put_plan(const artifact *a, uint32_t i, strbuf *b)
 	return st;
 }
 
-static clv_status key_text(const job_spec *s, const artifact *segment, const char *setting, strbuf *b)
+static clv_status job_key_text(const job_spec *s, const artifact *segment, const char *setting, strbuf *b)
 {
 	strbuf_printf(b, "cleave %s key 1\n%zu %s\n", CLV_VERSION, strlen(setting), setting);
 	TRY(job_text(s, false, b));
 	strbuf_putc(b, '\n');
 	for (uint32_t i = 0; i < segment->plans.n; i++)
-		TRY(put_plan(segment, i, b));
+		TRY(put_key_plan(segment, i, b));
 	return b->failed ? fail_nomem() : CLV_OK;
 }
 
 clv_status job_key(const job_spec *s, const artifact *segment, const char *setting, digest *out)
 {
 	strbuf b = STRBUF_INIT;
-	clv_status st = key_text(s, segment, setting, &b);
+	clv_status st = job_key_text(s, segment, setting, &b);
 	if (st == CLV_OK)
 		*out = digest_of(b.at, b.n);
 	strbuf_free(&b);

@@ -1,4 +1,4 @@
-/* Jobs, some at a time: started, watched, stopped when they take too long, and read when they ended. */
+/* Runs compile jobs, several at a time: starts and watches them, stops late ones, and reads their results. */
 #define _GNU_SOURCE /* what Linux has beyond POSIX */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static uint32_t cores(void)
 	return n > 0 ? (uint32_t)n : 1;
 }
 
-static void tick(runner *r)
+static void report_progress(runner *r)
 {
 	double now = clock_seconds();
 	for (uint32_t i = 0; i < r->nlanes; i++)
@@ -51,8 +51,8 @@ static void tick(runner *r)
 
 /* ---- starting ----------------------------------------------------------------------------------------------------- */
 
-/* What a former run said must not be taken for what this one says. */
-static void forget(const char *dir)
+/* Results of an earlier run must not be taken for those of this one. */
+static void remove_old_results(const char *dir)
 {
 	static const char *const names[] = {"result.json", "error.json", "compile.log"};
 	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -65,25 +65,15 @@ static void forget(const char *dir)
 
 static clv_status start_cold(const jobs_spec *s, const char *dir, child *out)
 {
-	VEC(const char *) argv = {0};
-	clv_status st = CLV_OK;
-	for (uint32_t i = 0; st == CLV_OK && s->argv[i]; i++)
-		st = vec_push(&argv, s->argv[i]);
-	if (st == CLV_OK)
-		st = vec_push(&argv, dir);
-	if (st == CLV_OK)
-		st = vec_push(&argv, (const char *)NULL);
-	if (st == CLV_OK)
-		st = child_start(&(child_spec){.argv = argv.at, .env = s->env, .dir = dir, .log = "compile.log"}, out);
-	vec_free(&argv);
-	return st;
+	child_spec spec = {.argv = s->argv, .last = dir, .env = s->env, .dir = dir, .log = "compile.log"};
+	return child_start(&spec, out);
 }
 
 static clv_status start_job(const jobs_spec *s, const job *j, bool cold, child *out)
 {
 	char *path;
 	TRY(path_absolute(j->dir, &path));
-	forget(path);
+	remove_old_results(path);
 	clv_status st = cold || !j->warm ? CLV_E_NOT_FOUND : folder_write(path, "compile.log", "", 0);
 	if (st == CLV_OK)
 		st = warm_job(s->argv, s->env, path, out);
@@ -117,7 +107,7 @@ static clv_status start_next(runner *r, lane *l)
 		j->state = JOB_RUNS;
 		r->busy++;
 	}
-	tick(r);
+	report_progress(r);
 	return CLV_OK;
 }
 
@@ -163,7 +153,7 @@ static clv_status end_job(runner *r, lane *l)
 		warm_give_up();
 	child_end(&l->child);
 	TRY(job_read_result(j, &l->child, l->late ? r->s->timeout : 0));
-	tick(r);
+	report_progress(r);
 	return CLV_OK;
 }
 
@@ -198,14 +188,14 @@ static clv_status look_at(runner *r, lane *l)
 	return CLV_OK;
 }
 
-static clv_status watch(runner *r)
+static clv_status watch_lanes(runner *r)
 {
 	wait_for_news(r);
 	for (uint32_t i = 0; i < r->nlanes && !r->stopped; i++)
 		if (r->lanes[i].job != NONE)
 			TRY(look_at(r, &r->lanes[i]));
 	if (clock_seconds() - r->ticked >= TICK)
-		tick(r);
+		report_progress(r);
 	return CLV_OK;
 }
 
@@ -214,7 +204,7 @@ static clv_status run_all(runner *r)
 	while (!r->stopped && (r->busy || r->next < r->n)) {
 		TRY(fill_lanes(r));
 		if (r->busy && !r->stopped)
-			TRY(watch(r));
+			TRY(watch_lanes(r));
 	}
 	return CLV_OK;
 }

@@ -1,4 +1,4 @@
-/* The order of running: units, and segments, one after another, as near to the plan's order as that goes. */
+/* Orders units and segments for running, as close to the plan's order as possible. */
 #include "segment/units.h"
 
 /* Segments and single units of the tape are the vertices, numbered by their first unit. */
@@ -55,7 +55,7 @@ static clv_status place_vertices(ordering *o)
 }
 
 /* Units are numbered in a topological order, so within a vertex they go as they come. */
-static void put_nodes(ordering *o)
+static void put_ordered_nodes(ordering *o)
 {
 	const units *u = o->u;
 	for (uint32_t x = 0; x < u->n; x++)
@@ -95,24 +95,24 @@ static clv_status number_all(ordering *o, uint32_t count)
 
 static clv_status order_all(ordering *o, uint32_t count)
 {
-	if (!o->vertex_of || !o->of_segment || !o->place || !o->next)
-		return fail_nomem();
 	number_vertices(o);
 	TRY(place_vertices(o));
 	TRY(vec_reserve(&o->s->order, o->s->p->nodes.n));
-	put_nodes(o);
+	put_ordered_nodes(o);
 	return number_all(o, count);
 }
 
 clv_status segments_order(segments *s, const units *u, uint32_t count)
 {
-	ordering o = {s, u, mem_ids(u->n), mem_ids(count), mem_ids(u->n), NULL, 0};
-	o.next = mem_alloc(((size_t)u->n + 2) * sizeof *o.next);
-	clv_status st = order_all(&o, count);
-	mem_free(o.vertex_of);
-	mem_free(o.of_segment);
-	mem_free(o.place);
-	mem_free(o.next);
+	arena scratch = {0};
+	ordering o = {.s = s,
+	              .u = u,
+	              .vertex_of = arena_ids(&scratch, u->n),
+	              .of_segment = arena_ids(&scratch, count),
+	              .place = arena_ids(&scratch, u->n),
+	              .next = arena_array(&scratch, (size_t)u->n + 2, sizeof *o.next)};
+	clv_status st = scratch.failed ? fail_nomem() : order_all(&o, count);
+	arena_free(&scratch);
 	return st;
 }
 

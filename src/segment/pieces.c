@@ -1,10 +1,10 @@
-/* Members that hold weights: what of them is in tensors of the file anyway is not stored again.
+/* Stores weights only once: splits tensors of the artifact out of compiled members, and joins them again.
  *
- * A member "model.bin" in which tensors of the artifact are found, byte for byte, becomes two: "model.bin.rest", its other
- * bytes, and "model.bin.pieces", JSON that says how it is put together, with a digest of the whole. Whoever loads the segment
- * gets the whole again. Tensors that were written since give another digest: then the segment does not run.
+ * A member "model.bin" that contains tensors of the artifact, byte for byte, becomes two: "model.bin.rest", its other
+ * bytes, and "model.bin.pieces", JSON that says how to put it together, with a digest of the whole. Loading the segment
+ * restores the whole. If tensors were changed since, the digest differs and the segment does not run.
  *
- * They are found by a hash of their first bytes, which rolls over the member once. */
+ * Tensors are found by a rolling hash of their first bytes. */
 #include <string.h>
 
 #include "base/digest.h"
@@ -189,8 +189,8 @@ static clv_status split_bytes(finder *f, const uint8_t *at, size_t n, splitting 
 	return add_rest(s, at + since, n - since);
 }
 
-static clv_status add_member(artifact *a, artifact_segment *s, const char *name, const char *end, const void *data,
-                             size_t n)
+static clv_status add_artifact_member(artifact *a, artifact_segment *s, const char *name, const char *end,
+                                      const void *data, size_t n)
 {
 	strbuf full = STRBUF_INIT;
 	artifact_member m = {.n = n};
@@ -213,7 +213,7 @@ static clv_status add_member(artifact *a, artifact_segment *s, const char *name,
 	return vec_push(&s->members, m);
 }
 
-static clv_status describe(const artifact_member *m, json_t *pieces /* taken */, strbuf *out)
+static clv_status describe_pieces(const artifact_member *m, json_t *pieces /* taken */, strbuf *out)
 {
 	char text[DIGEST_TEXT];
 	json_t *root = json_object();
@@ -235,13 +235,13 @@ static clv_status split_member(artifact *a, finder *f, const artifact_member *m,
 	if (st == CLV_OK && strlen(m->name) <= LONGEST_NAME)
 		st = split_bytes(f, m->data, m->n, &x);
 	if (st == CLV_OK && x.found == 0) {
-		st = add_member(a, s, m->name, "", m->data, m->n);
+		st = add_artifact_member(a, s, m->name, "", m->data, m->n);
 	} else if (st == CLV_OK) {
-		st = describe(m, json_incref(x.pieces), &text);
+		st = describe_pieces(m, json_incref(x.pieces), &text);
 		if (st == CLV_OK)
-			st = add_member(a, s, m->name, REST, x.rest.at ? x.rest.at : "", x.rest.n);
+			st = add_artifact_member(a, s, m->name, REST, x.rest.at ? x.rest.at : "", x.rest.n);
 		if (st == CLV_OK)
-			st = add_member(a, s, m->name, PIECES, text.at, text.n);
+			st = add_artifact_member(a, s, m->name, PIECES, text.at, text.n);
 	}
 	json_decref(x.pieces);
 	strbuf_free(&x.rest);

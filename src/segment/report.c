@@ -1,7 +1,7 @@
-/* The report: what was compiled, what was not and why, as text for people and as JSON for programs.
+/* Reports what was compiled, what was not and why, as text for people and as JSON for programs.
  *
- * Numbers that are not known are left out, and so is a column that nothing is known of. Numbers are printed by hand:
- * printf's point depends on the locale. */
+ * Unknown numbers are left out, and so is a column without any. Numbers are printed by hand: printf's decimal point
+ * depends on the locale. */
 #include <math.h>
 #include <string.h>
 
@@ -76,97 +76,51 @@ static const char *plural(uint64_t n)
 
 /* ---- text: segments --------------------------------------------------------------------------------------------------------- */
 
-typedef struct row_column {
-	const char *title;
-	bool left;
-	bool (*known)(const segment_row *x);
-	void (*put)(strbuf *b, const segment_row *x);
-} row_column;
+enum {
+	COLUMN_NAME,
+	COLUMN_OPERATORS,
+	COLUMN_WORK,
+	COLUMN_IN,
+	COLUMN_OUT,
+	COLUMN_SIZE,
+	COLUMN_SECONDS,
+	COLUMN_ERROR,
+	COLUMN_TAPE,
+	COLUMN_CODE,
+	COLUMN_SPEED,
+	COLUMN_RUNS,
+	COLUMNS
+};
 
-static bool always(const segment_row *x)
+static const char *const titles[COLUMNS] = {"segment",     "operators", "FLOPs", "in",   "out",   "size",
+                                            "compiled in", "error",     "tape",  "code", "speed", "runs"};
+
+static void put_known_bytes(strbuf *b, int64_t bytes)
 {
-	(void)x;
-	return true;
+	if (bytes >= 0)
+		strbuf_bytes(b, bytes);
 }
 
-static bool has_in(const segment_row *x)
+static void put_known_ms(strbuf *b, double ms)
 {
-	return x->bytes_in >= 0;
-}
-
-static bool has_out(const segment_row *x)
-{
-	return x->bytes_out >= 0;
-}
-
-static bool has_size(const segment_row *x)
-{
-	return x->size >= 0;
-}
-
-static bool has_seconds(const segment_row *x)
-{
-	return !isnan(x->compile_s);
-}
-
-static bool has_error(const segment_row *x)
-{
-	return !isnan(x->error);
-}
-
-static bool has_tape(const segment_row *x)
-{
-	return !isnan(x->tape_ms);
-}
-
-static bool has_code(const segment_row *x)
-{
-	return !isnan(x->code_ms);
-}
-
-static bool has_speed(const segment_row *x)
-{
-	return x->tape_ms > 0 && x->code_ms > 0;
-}
-
-static void put_name(strbuf *b, const segment_row *x)
-{
-	strbuf_plain(b, x->name ? x->name : "");
-}
-
-static void put_nodes(strbuf *b, const segment_row *x)
-{
-	strbuf_int(b, x->nodes);
-}
-
-static void put_work(strbuf *b, const segment_row *x)
-{
-	strbuf_count(b, x->work < 9e18 ? (int64_t)x->work : INT64_MAX);
-}
-
-static void put_in(strbuf *b, const segment_row *x)
-{
-	strbuf_bytes(b, x->bytes_in);
-}
-
-static void put_out(strbuf *b, const segment_row *x)
-{
-	strbuf_bytes(b, x->bytes_out);
-}
-
-static void put_size(strbuf *b, const segment_row *x)
-{
-	strbuf_bytes(b, x->size);
+	if (isnan(ms))
+		return;
+	put_three(b, ms);
+	strbuf_puts(b, " ms");
 }
 
 static void put_seconds(strbuf *b, const segment_row *x)
 {
+	if (isnan(x->compile_s))
+		return;
 	put_tenths(b, x->compile_s);
 	strbuf_puts(b, " s");
 }
 
 static void put_difference(strbuf *b, const segment_row *x)
 {
+	if (isnan(x->error))
+		return;
 	put_error(b, x->error);
 	if (isnan(x->tolerance))
 		return;
@@ -174,20 +128,10 @@ static void put_difference(strbuf *b, const segment_row *x)
 	put_error(b, x->tolerance);
 }
 
-static void put_tape(strbuf *b, const segment_row *x)
-{
-	put_three(b, x->tape_ms);
-	strbuf_puts(b, " ms");
-}
-
-static void put_code(strbuf *b, const segment_row *x)
-{
-	put_three(b, x->code_ms);
-	strbuf_puts(b, " ms");
-}
-
 static void put_speed(strbuf *b, const segment_row *x)
 {
+	if (!(x->tape_ms > 0 && x->code_ms > 0))
+		return;
 	put_three(b, x->tape_ms / x->code_ms);
 	strbuf_puts(b, "x");
 }
@@ -198,35 +142,29 @@ static void put_where(strbuf *b, const segment_row *x)
 	strbuf_plain(b, x->on_tape ? x->on_tape : "");
 }
 
-static const row_column columns[] = {
-	{"segment", true, always, put_name},
-	{"operators", false, always, put_nodes},
-	{"FLOPs", false, always, put_work},
-	{"in", false, has_in, put_in},
-	{"out", false, has_out, put_out},
-	{"size", false, has_size, put_size},
-	{"compiled in", false, has_seconds, put_seconds},
-	{"error", false, has_error, put_difference},
-	{"tape", false, has_tape, put_tape},
-	{"code", false, has_code, put_code},
-	{"speed", false, has_speed, put_speed},
-	{"runs", true, always, put_where},
-};
-
-enum { COLUMNS = sizeof columns / sizeof *columns };
+/* Writes nothing for a number that is not known. */
+static void put_cell(strbuf *b, const segment_row *x, uint32_t column)
+{
+	switch (column) {
+	case COLUMN_NAME: strbuf_plain(b, x->name ? x->name : ""); break;
+	case COLUMN_OPERATORS: strbuf_int(b, x->nodes); break;
+	case COLUMN_WORK: strbuf_count(b, x->work < 9e18 ? (int64_t)x->work : INT64_MAX); break;
+	case COLUMN_IN: put_known_bytes(b, x->bytes_in); break;
+	case COLUMN_OUT: put_known_bytes(b, x->bytes_out); break;
+	case COLUMN_SIZE: put_known_bytes(b, x->size); break;
+	case COLUMN_SECONDS: put_seconds(b, x); break;
+	case COLUMN_ERROR: put_difference(b, x); break;
+	case COLUMN_TAPE: put_known_ms(b, x->tape_ms); break;
+	case COLUMN_CODE: put_known_ms(b, x->code_ms); break;
+	case COLUMN_SPEED: put_speed(b, x); break;
+	case COLUMN_RUNS: put_where(b, x); break;
+	}
+}
 
 /* Segments, then those that were dropped. */
 static const segment_row *row_at(const segment_report *r, uint32_t i)
 {
 	return i < r->nrows ? &r->rows[i] : &r->dropped[i - r->nrows];
-}
-
-static bool column_known(const segment_report *r, const row_column *c)
-{
-	for (uint32_t i = 0; i < r->nrows + r->ndropped; i++)
-		if (c->known(row_at(r, i)))
-			return true;
-	return false;
 }
 
 /* Texts of a table; they live in the arena. */
@@ -235,32 +173,43 @@ typedef struct cells {
 	arena arena;
 } cells;
 
+static clv_status take_cell(cells *t, strbuf *b, const char **out)
+{
+	*out = "";
+	return b->at || b->failed ? arena_take(&t->arena, b, out) : CLV_OK;
+}
+
 static clv_status add_cell(cells *t, strbuf *b)
 {
-	const char *text = "";
-	if (b->at || b->failed)
-		TRY(arena_take(&t->arena, b, &text));
+	const char *text;
+	TRY(take_cell(t, b, &text));
 	return vec_push(&t->at, text);
 }
 
+/* Texts row by row, with the titles above; a column without a known number is left out. */
 static clv_status add_column_cells(const segment_report *r, cells *t, bool *right, uint32_t *width)
 {
-	const row_column *kept[COLUMNS];
+	uint32_t rows = r->nrows + r->ndropped + 1, kept[COLUMNS];
+	const char **texts = arena_array(&t->arena, (size_t)rows * COLUMNS, sizeof *texts);
+	TRY(arena_status(&t->arena));
 	*width = 0;
-	for (uint32_t c = 0; c < COLUMNS; c++)
-		if (column_known(r, &columns[c])) {
-			right[*width] = !columns[c].left;
-			kept[(*width)++] = &columns[c];
-		}
-	for (uint32_t c = 0; c < *width; c++)
-		TRY(vec_push(&t->at, kept[c]->title));
-	for (uint32_t i = 0; i < r->nrows + r->ndropped; i++)
-		for (uint32_t c = 0; c < *width; c++) {
+	for (uint32_t c = 0; c < COLUMNS; c++) {
+		bool known = c == COLUMN_NAME;
+		texts[c] = titles[c];
+		for (uint32_t i = 1; i < rows; i++) {
 			strbuf b = STRBUF_INIT;
-			if (kept[c]->known(row_at(r, i)))
-				kept[c]->put(&b, row_at(r, i));
-			TRY(add_cell(t, &b));
+			put_cell(&b, row_at(r, i - 1), c);
+			TRY(take_cell(t, &b, &texts[i * COLUMNS + c]));
+			known |= *texts[i * COLUMNS + c] != '\0';
 		}
+		if (!known)
+			continue;
+		right[*width] = c != COLUMN_NAME && c != COLUMN_RUNS;
+		kept[(*width)++] = c;
+	}
+	for (uint32_t i = 0; i < rows; i++)
+		for (uint32_t c = 0; c < *width; c++)
+			TRY(vec_push(&t->at, texts[i * COLUMNS + kept[c]]));
 	return CLV_OK;
 }
 
@@ -395,7 +344,7 @@ static int64_t measured_bytes(const segment_report *r)
 	return r->nrows ? sum : -1;
 }
 
-static void put_bytes(const segment_report *r, strbuf *b)
+static void put_traffic(const segment_report *r, strbuf *b)
 {
 	int64_t measured = measured_bytes(r);
 	if (!r->nrows)
@@ -442,14 +391,14 @@ clv_status report_text(const segment_report *r, strbuf *b)
 	TRY(put_segments(r, b));
 	TRY(put_fallbacks(r->covered, b));
 	put_what_if(r->covered, b);
-	put_bytes(r, b);
+	put_traffic(r, b);
 	put_speeds(r, b);
 	return b->failed ? fail_nomem() : CLV_OK;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------------------- */
 
-static void put_key(strbuf *b, const char *key)
+static void put_json_key(strbuf *b, const char *key)
 {
 	char last = b->n ? b->at[b->n - 1] : '{';
 	strbuf_printf(b, "%s\"%s\": ", last == '{' || last == '[' ? "" : ", ", key);
@@ -459,7 +408,7 @@ static void put_json_text(strbuf *b, const char *key, const char *s)
 {
 	if (!s)
 		return;
-	put_key(b, key);
+	put_json_key(b, key);
 	strbuf_json(b, s, strlen(s));
 }
 
@@ -467,7 +416,7 @@ static void put_json_int(strbuf *b, const char *key, int64_t n)
 {
 	if (n < 0)
 		return;
-	put_key(b, key);
+	put_json_key(b, key);
 	strbuf_int(b, n);
 }
 
@@ -475,7 +424,7 @@ static void put_json_number(strbuf *b, const char *key, double v)
 {
 	if (!isfinite(v))
 		return;
-	put_key(b, key);
+	put_json_key(b, key);
 	strbuf_double(b, v);
 }
 
@@ -499,6 +448,15 @@ static void put_json_segment(strbuf *b, const segment_row *x)
 	put_json_text(b, "runs", x->on_tape ? "tape" : "compiled");
 	put_json_text(b, "reason", x->on_tape);
 	strbuf_putc(b, '}');
+}
+
+static void put_json_segments(strbuf *b, const char *key, const segment_row *rows, uint32_t n)
+{
+	put_json_key(b, key);
+	strbuf_putc(b, '[');
+	for (uint32_t i = 0; i < n; i++)
+		put_json_segment(b, &rows[i]);
+	strbuf_putc(b, ']');
 }
 
 static void put_json_fallback(strbuf *b, const fallback_row *x)
@@ -528,17 +486,9 @@ clv_status report_json(const segment_report *r, strbuf *b)
 	put_json_number(b, "eager_ms", r->eager_ms);
 	put_json_number(b, "tape_ms", r->tape_ms);
 	put_json_number(b, "traced_ms", r->traced_ms);
-	put_key(b, "segments");
-	strbuf_putc(b, '[');
-	for (uint32_t i = 0; i < r->nrows; i++)
-		put_json_segment(b, &r->rows[i]);
-	strbuf_putc(b, ']');
-	put_key(b, "dropped");
-	strbuf_putc(b, '[');
-	for (uint32_t i = 0; i < r->ndropped; i++)
-		put_json_segment(b, &r->dropped[i]);
-	strbuf_putc(b, ']');
-	put_key(b, "fallbacks");
+	put_json_segments(b, "segments", r->rows, r->nrows);
+	put_json_segments(b, "dropped", r->dropped, r->ndropped);
+	put_json_key(b, "fallbacks");
 	strbuf_putc(b, '[');
 	for (uint32_t i = 0; i < c->rows.n; i++)
 		put_json_fallback(b, &c->rows.at[i]);

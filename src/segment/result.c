@@ -1,5 +1,7 @@
-/* What a compiler left in its folder. It may have crashed, filled the disk, or be wrong: whatever is there becomes a result
- * that was checked, or a sentence for people. Only a lack of memory here is an error. */
+/* Reads what a compiler left in its folder.
+ *
+ * It may have crashed, filled the disk, or be wrong: the outcome is a checked result, or a message for people. Only lack of
+ * memory is an error here. */
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -82,7 +84,7 @@ static void put_log(strbuf *b, const char *dir)
 	put_tail(b, log, read_end(dir, log, sizeof log));
 }
 
-/* A compiler whose disk is full often cannot say so. */
+/* A compiler often cannot say that the disk is full. */
 static void put_disk(strbuf *b, const char *dir)
 {
 	struct statvfs disk;
@@ -103,10 +105,10 @@ static void put_end(strbuf *b, const child *c)
 	else if (WEXITSTATUS(c->status))
 		strbuf_printf(b, "the compiler ended with code %d", WEXITSTATUS(c->status));
 	else
-		strbuf_puts(b, "the compiler ended as if all was well");
+		strbuf_puts(b, "the compiler reported success");
 }
 
-/* What goes after how it ended. */
+/* Adds the state of the disk and the end of the log. */
 static clv_status finish_message(job *j, strbuf *b)
 {
 	put_disk(b, j->dir);
@@ -114,7 +116,7 @@ static clv_status finish_message(job *j, strbuf *b)
 	return strbuf_take(b, &j->message);
 }
 
-static clv_status failed(job *j, const child *c, const char *why)
+static clv_status fail_job(job *j, const child *c, const char *why)
 {
 	strbuf b = STRBUF_INIT;
 	j->state = JOB_FAILED;
@@ -163,7 +165,7 @@ static clv_status read_error(job *j, const json_t *root)
 
 /* ---- result.json -------------------------------------------------------------------------------------------------- */
 
-static clv_status read_member(job *j, const json_t *entry)
+static clv_status read_result_member(job *j, const json_t *entry)
 {
 	const char *name = json_string_value(entry);
 	uint8_t *data;
@@ -174,14 +176,14 @@ static clv_status read_member(job *j, const json_t *entry)
 	return compiled_add(&j->made, name, data, n);
 }
 
-static clv_status read_members(job *j, const json_t *root)
+static clv_status read_result_members(job *j, const json_t *root)
 {
 	const json_t *members;
 	TRY(json_get_array(root, "members", &members));
 	if (json_array_size(members) == 0 || json_array_size(members) > MEMBERS_MOST)
 		return fail(CLV_E_PARSE, "it has %zu members", json_array_size(members));
 	for (size_t i = 0; i < json_array_size(members); i++)
-		TRY(read_member(j, json_array_get(members, i)));
+		TRY(read_result_member(j, json_array_get(members, i)));
 	return CLV_OK;
 }
 
@@ -205,7 +207,7 @@ static clv_status read_result(job *j, const json_t *root)
 {
 	TRY(read_texts(&j->made, json_object_get(root, "needs"), "needs", compiled_need));
 	TRY(read_texts(&j->made, json_object_get(root, "notes"), "notes", compiled_note));
-	return read_members(j, root);
+	return read_result_members(j, root);
 }
 
 /* ---- both --------------------------------------------------------------------------------------------------------- */
@@ -255,7 +257,7 @@ static clv_status take_error(job *j, const child *c, const char *without)
 	drop_culprits(j);
 	if (st == CLV_E_NOMEM)
 		return st;
-	return failed(j, c, st == CLV_E_NOT_FOUND ? without : status_message());
+	return fail_job(j, c, st == CLV_E_NOT_FOUND ? without : status_message());
 }
 
 static clv_status timed_out(job *j, double timeout)
@@ -271,7 +273,7 @@ clv_status job_read_result(job *j, const child *c, double timeout)
 	if (timeout > 0)
 		return timed_out(j, timeout);
 	if (child_broken(c))
-		return failed(j, c, "");
+		return fail_job(j, c, "");
 	if (!c->has_status || !WIFEXITED(c->status) || WEXITSTATUS(c->status) != 0)
 		return take_error(j, c, "");
 	clv_status st = read_json(j, "result.json", read_result);
@@ -284,5 +286,5 @@ clv_status job_read_result(job *j, const child *c, double timeout)
 		return st;
 	if (st == CLV_E_NOT_FOUND)
 		return take_error(j, c, "it left no result.json");
-	return failed(j, c, status_message());
+	return fail_job(j, c, status_message());
 }

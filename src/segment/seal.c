@@ -1,8 +1,8 @@
-/* Seals: how compiled code in a file is known again by the user who compiled it.
+/* Seals: how a user's own compiled code in a file is recognized.
  *
- * A seal is a message authentication code over the code, the nodes it stands for and all that it is loaded with, under a key
- * that lies in the user's folder for state. Whoever cannot read that key cannot make a seal, nor use one for other code or
- * other nodes. Where nothing is kept (CLEAVE_CACHE=off), or there is no OpenSSL, there are no seals. */
+ * A seal is a message authentication code over the code, the nodes it replaces and everything it is loaded with, under a
+ * key in the user's state folder. Without that key nobody can make a seal, or reuse one for other code or other nodes.
+ * With CLEAVE_CACHE=off, or without OpenSSL, there are no seals. */
 #define _GNU_SOURCE /* getrandom, explicit_bzero */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +28,8 @@ _Static_assert(SEAL_TEXT == 2 * MAC_BYTES + 1, "a seal in hexadecimal digits");
 
 static const char KEY_NAME[] = "seal.key";
 
-/* Ours, and nobody else may so much as read it. */
-static bool read_key(int dir, uint8_t key[KEY_BYTES])
+/* It must be ours, and readable by nobody else. */
+static bool read_seal_key(int dir, uint8_t key[KEY_BYTES])
 {
 	struct stat info;
 	int fd = openat(dir, KEY_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -62,7 +62,7 @@ static void write_key(int dir, const uint8_t key[KEY_BYTES])
 	unlinkat(dir, beside, 0);
 }
 
-static void make_key(int dir)
+static void make_seal_key(int dir)
 {
 	uint8_t key[KEY_BYTES];
 	if (getrandom(key, sizeof key, 0) == (ssize_t)sizeof key)
@@ -80,10 +80,10 @@ static bool find_key(bool make, uint8_t key[KEY_BYTES])
 	mem_free(path);
 	if (dir < 0)
 		return false;
-	bool found = read_key(dir, key);
+	bool found = read_seal_key(dir, key);
 	if (!found && make) {
-		make_key(dir);
-		found = read_key(dir, key);
+		make_seal_key(dir);
+		found = read_seal_key(dir, key);
 	}
 	close(dir);
 	return found;
@@ -91,7 +91,7 @@ static bool find_key(bool make, uint8_t key[KEY_BYTES])
 
 /* ---- what is sealed ----------------------------------------------------------------------------------------------- */
 
-static void put_text(strbuf *b, const char *s)
+static void put_counted_text(strbuf *b, const char *s)
 {
 	strbuf_printf(b, "%zu ", strlen(s));
 	strbuf_puts(b, s);
@@ -105,7 +105,7 @@ static void put_order(strbuf *b, const uint32_t *at, uint32_t n)
 	strbuf_putc(b, '\n');
 }
 
-static void put_sizes(const plan *p, const artifact_segment *s, const plan *part, strbuf *b)
+static void put_size_ranges(const plan *p, const artifact_segment *s, const plan *part, strbuf *b)
 {
 	for (symbol_id i = 0; i < part->symbols.n; i++) {
 		symbol_id old = plan_find_symbol(p, part, i);
@@ -117,24 +117,24 @@ static void put_sizes(const plan *p, const artifact_segment *s, const plan *part
 
 /* Everything but the bytes of the members. The nodes are those of the segment alone, so that it keeps its seal in a file of
    its own, and wherever it stands in a plan. */
-static clv_status describe(const plan *p, const artifact_segment *s, const compiled *made, strbuf *b)
+static clv_status describe_sealed(const plan *p, const artifact_segment *s, const compiled *made, strbuf *b)
 {
 	plan *part;
 	TRY(plan_extract(p, s->first, s->end, &part, NULL));
 	for (node_id n = 0; n < part->nodes.n; n++)
 		part->nodes.at[n].at = NONE;
 	strbuf_puts(b, "cleave seal 1\n");
-	put_text(b, s->backend);
-	put_sizes(p, s, part, b);
+	put_counted_text(b, s->backend);
+	put_size_ranges(p, s, part, b);
 	put_order(b, s->in_order.at, s->in_order.n);
 	put_order(b, s->out_order.at, s->out_order.n);
 	strbuf_printf(b, "%u %u\n", s->needs.n, made->members.n);
 	for (uint32_t i = 0; i < s->needs.n; i++) {
-		put_text(b, s->needs.at[i].key);
-		put_text(b, s->needs.at[i].text);
+		put_counted_text(b, s->needs.at[i].key);
+		put_counted_text(b, s->needs.at[i].text);
 	}
 	for (uint32_t i = 0; i < made->members.n; i++) {
-		put_text(b, made->members.at[i].name);
+		put_counted_text(b, made->members.at[i].name);
 		strbuf_printf(b, "%zu\n", made->members.at[i].n);
 	}
 	plan_print(part, b);
@@ -168,7 +168,7 @@ static clv_status mac(const uint8_t key[KEY_BYTES], const strbuf *text, const co
 	return good ? CLV_OK : fail(CLV_E_UNSUPPORTED, "OpenSSL cannot compute a seal (HMAC with SHA-256)");
 }
 
-static bool same(const char a[SEAL_TEXT], const char b[SEAL_TEXT])
+static bool same_seal(const char a[SEAL_TEXT], const char b[SEAL_TEXT])
 {
 	return CRYPTO_memcmp(a, b, SEAL_TEXT) == 0;
 }
@@ -181,7 +181,7 @@ static clv_status mac(const uint8_t key[KEY_BYTES], const strbuf *text, const co
 	return fail(CLV_E_UNSUPPORTED, "this build has no OpenSSL, and so no seals");
 }
 
-static bool same(const char a[SEAL_TEXT], const char b[SEAL_TEXT])
+static bool same_seal(const char a[SEAL_TEXT], const char b[SEAL_TEXT])
 {
 	return memcmp(a, b, SEAL_TEXT) == 0;
 }
@@ -193,7 +193,7 @@ static clv_status seal_with(const uint8_t key[KEY_BYTES], const plan *p, const a
 {
 	strbuf text = STRBUF_INIT;
 	uint8_t bytes[MAC_BYTES];
-	clv_status st = describe(p, s, made, &text);
+	clv_status st = describe_sealed(p, s, made, &text);
 	if (st == CLV_OK)
 		st = mac(key, &text, made, bytes);
 	strbuf_free(&text);
@@ -204,7 +204,7 @@ static clv_status seal_with(const uint8_t key[KEY_BYTES], const plan *p, const a
 	return st;
 }
 
-/* What cannot be sealed has none: that is no error. */
+/* A segment that cannot be sealed has no seal: that is no error. */
 static clv_status seal_of(bool make, const plan *p, const artifact_segment *s, const compiled *made,
                           char out[SEAL_TEXT])
 {
@@ -231,6 +231,6 @@ clv_status seal_check(const plan *p, const artifact_segment *s, const compiled *
 	if (!s->seal)
 		return CLV_OK;
 	TRY(seal_of(false, p, s, made, want));
-	*ours = want[0] && same(want, s->seal);
+	*ours = want[0] && same_seal(want, s->seal);
 	return CLV_OK;
 }

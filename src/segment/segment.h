@@ -1,12 +1,12 @@
 /* Segments: parts of a plan that a back end compiles ahead of time; the rest runs on the tape.
  *
- * support.c says which nodes a back end takes, and why not; choose.c joins those that it takes to segments; order.c
- * brings the plan into an order in which each segment is a range, so that segments are views like stages. Segments
- * have no cycles by construction: a node's level counts how often a path to it comes back from the tape, and a
- * segment is a connected part of one level. Nodes that share memory that is written in place, up to its last write,
- * are one unit: a unit is in one segment or on the tape.
+ * support.c decides which nodes a back end takes, and why not others; choose.c joins them to segments; order.c brings the
+ * plan into an order in which each segment is a range, so that segments are views like stages. Segments have no cycles by
+ * construction: a node's level counts how often a path to it comes back from the tape, and a segment is a connected part
+ * of one level. Nodes that share memory that is written in place, up to its last write, are one unit: a unit is in one
+ * segment or on the tape.
  *
- * coverage.c counts what is compiled, report.c says it to people. Nothing here needs torch. */
+ * coverage.c counts what is compiled, report.c prints it. Nothing here needs torch. */
 #ifndef SEGMENT_SEGMENT_H
 #define SEGMENT_SEGMENT_H
 

@@ -1,7 +1,7 @@
-/* Which nodes a back end takes: what stands against every one of them, and then the table of the back end.
+/* Decides which nodes a back end takes: obstacles for every back end, and the table of the one in question.
  *
- * A segment is a function of tensors: it has no state, looks at no data, and its sizes follow from those of its inputs.
- * What is more than that runs on the tape. */
+ * A segment is a function of tensors: it has no state, does not look at data, and its sizes follow from those of its
+ * inputs. Everything else runs on the tape. */
 #include "segment/support.h"
 
 #include <string.h>
@@ -74,71 +74,72 @@ typedef struct obstacle_walk {
 	bool data;     /* the plan may have sizes that are read from data */
 } obstacle_walk;
 
-static void find(obstacle_walk *w, bool there, const char *what)
+static void note_obstacle(obstacle_walk *w, bool there, const char *what)
 {
 	if (there && !w->found)
 		w->found = what;
 }
 
-static void look_at_tensor(obstacle_walk *w, const value *x)
+static void obstacles_of_tensor(obstacle_walk *w, const value *x)
 {
-	find(w, (x->flags & VALUE_ODD) != 0, "has a tensor that is sparse, nested or opaque");
-	find(w, w->data && shape_has_data(w->p, x), "has a tensor whose size is read from data");
-	find(w, w->device != NONE && w->device != x->device, "has tensors on different devices");
+	note_obstacle(w, (x->flags & VALUE_ODD) != 0, "has a tensor that is sparse, nested or opaque");
+	note_obstacle(w, w->data && shape_has_data(w->p, x), "has a tensor whose size is read from data");
+	note_obstacle(w, w->device != NONE && w->device != x->device, "has tensors on different devices");
 	w->device = x->device;
 }
 
-static void look_at_arg(void *ctx, value_id v)
+static void obstacles_of_arg(void *ctx, value_id v)
 {
 	obstacle_walk *w = ctx;
 	const value *x = &w->p->values.at[v];
 	if (x->type == TYPE_TENSOR && x->kind != VALUE_OBJECT)
-		look_at_tensor(w, x);
+		obstacles_of_tensor(w, x);
 	else
-		find(w, true,
-		     x->kind == VALUE_OBJECT ? "takes an object that is no tensor" : "takes a number that is read from data");
+		note_obstacle(w, true,
+		              x->kind == VALUE_OBJECT ? "takes an object that is no tensor"
+		                                      : "takes a number that is read from data");
 }
 
-static void look_at_result(void *ctx, value_id v)
+static void obstacles_of_result(void *ctx, value_id v)
 {
 	obstacle_walk *w = ctx;
 	const value *x = &w->p->values.at[v];
-	find(w, x->type != TYPE_TENSOR, "gives a number, which is read on the host");
-	find(w, value_guarded(w->p, v), "gives a tensor whose size depends on data");
+	note_obstacle(w, x->type != TYPE_TENSOR, "gives a number, which is read on the host");
+	note_obstacle(w, value_guarded(w->p, v), "gives a tensor whose size depends on data");
 	if (x->type == TYPE_TENSOR)
-		look_at_tensor(w, x);
+		obstacles_of_tensor(w, x);
 }
 
-static void look_at_memory(void *ctx, value_id v)
+static void obstacles_of_memory(void *ctx, value_id v)
 {
 	obstacle_walk *w = ctx;
-	find(w, w->p->values.at[alias_root(w->p, v)].kind != VALUE_RESULT,
-	     "reads memory from outside beyond the elements of a tensor");
+	note_obstacle(w, w->p->values.at[alias_root(w->p, v)].kind != VALUE_RESULT,
+	              "reads memory from outside beyond the elements of a tensor");
 }
 
-static void look_at_node(obstacle_walk *w, node_id n)
+static void obstacles_of_node(obstacle_walk *w, node_id n)
 {
 	const node *x = &w->p->nodes.at[n];
 	const char *op = plan_s(w->p, x->op);
 	op_memory memory = (op_memory)node_op(w->p, n)->memory;
-	find(w, node_draws(w->p, n), "draws random numbers");
-	find(w, (x->flags & NODE_HOST) != 0, "reads data on the host");
-	find(w, (x->flags & NODE_IMPURE) != 0, "has an effect outside of the plan");
-	find(w, !strncmp(op, "cleave::", 8), "is Python, or a step of the tape itself");
+	note_obstacle(w, node_draws(w->p, n), "draws random numbers");
+	note_obstacle(w, (x->flags & NODE_HOST) != 0, "reads data on the host");
+	note_obstacle(w, (x->flags & NODE_IMPURE) != 0, "has an effect outside of the plan");
+	note_obstacle(w, !strncmp(op, "cleave::", 8), "is Python, or a step of the tape itself");
 	/* It hands memory on past its tensor, which a segment, whose inputs may be copies, does not have. */
-	find(w, memory == MEMORY_RESIZED || memory == MEMORY_JOINED || memory == MEMORY_SHARED,
-	     "gives a tensor other memory");
-	node_each_result(w->p, n, look_at_result, w);
-	node_each_arg(w->p, n, look_at_arg, w);
-	find(w, w->data && args_have_data(w->p, x->args, x->nargs, 0), "takes a size that is read from data");
+	note_obstacle(w, memory == MEMORY_RESIZED || memory == MEMORY_JOINED || memory == MEMORY_SHARED,
+	              "gives a tensor other memory");
+	node_each_result(w->p, n, obstacles_of_result, w);
+	node_each_arg(w->p, n, obstacles_of_arg, w);
+	note_obstacle(w, w->data && args_have_data(w->p, x->args, x->nargs, 0), "takes a size that is read from data");
 	if (memory == MEMORY_BEYOND)
-		node_each_arg(w->p, n, look_at_memory, w);
+		node_each_arg(w->p, n, obstacles_of_memory, w);
 }
 
 const char *support_obstacle(const plan *p, node_id n)
 {
 	obstacle_walk w = {p, NULL, NONE, true};
-	look_at_node(&w, n);
+	obstacles_of_node(&w, n);
 	return w.found;
 }
 
@@ -157,7 +158,7 @@ static void take_device(void *ctx, value_id v)
 }
 
 /* Of one of its tensors; NONE: it has none. */
-static str_id device_of(const plan *p, node_id n)
+static str_id node_device(const plan *p, node_id n)
 {
 	device_walk w = {p, NONE};
 	node_each_arg(p, n, take_device, &w);
@@ -166,14 +167,14 @@ static str_id device_of(const plan *p, node_id n)
 }
 
 /* The device of most of the nodes that could be compiled; NONE: they have no tensors. */
-static clv_status main_device(const plan *p, const char *const *no, str_id *out)
+static clv_status common_device(const plan *p, const char *const *no, str_id *out)
 {
 	uint32_t *count = mem_alloc(((size_t)p->strs.n + 1) * sizeof *count);
 	if (!count)
 		return fail_nomem();
 	*out = NONE;
 	for (node_id n = 0; n < p->nodes.n; n++) {
-		str_id d = no[n] ? NONE : device_of(p, n);
+		str_id d = no[n] ? NONE : node_device(p, n);
 		if (d != NONE && (++count[d], *out == NONE || count[d] > count[*out]))
 			*out = d;
 	}
@@ -196,11 +197,11 @@ static clv_status refuse_device(const plan *p, str_id d, str_id most, const char
 static clv_status refuse_devices(const plan *p, const char **no, arena *a)
 {
 	str_id most;
-	TRY(main_device(p, no, &most));
+	TRY(common_device(p, no, &most));
 	const char **texts = mem_alloc(((size_t)p->strs.n + 1) * sizeof *texts); /* per device */
 	clv_status st = texts ? CLV_OK : fail_nomem();
 	for (node_id n = 0; n < p->nodes.n && st == CLV_OK; n++) {
-		str_id d = no[n] ? NONE : device_of(p, n);
+		str_id d = no[n] ? NONE : node_device(p, n);
 		if (d != NONE && d != most)
 			st = refuse_device(p, d, most, texts, &no[n], a);
 	}
@@ -208,7 +209,7 @@ static clv_status refuse_devices(const plan *p, const char **no, arena *a)
 	return st;
 }
 
-/* Of PyTorch or of the tape. Of others the recorder has to assume the worst: that nobody has heard of them says more. */
+/* An operator of PyTorch or of the tape. For others the recorder assumes the worst, so "unknown" says more. */
 static bool is_known(const char *op)
 {
 	return !strncmp(op, "aten::", 6) || !strncmp(op, "cleave::", 8);
@@ -219,7 +220,7 @@ static void refuse_obstacles(const plan *p, const char **no)
 	bool data = has_data_symbols(p);
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		obstacle_walk w = {p, NULL, NONE, data};
-		look_at_node(&w, n);
+		obstacles_of_node(&w, n);
 		if (!no[n] || is_known(plan_s(p, p->nodes.at[n].op)))
 			no[n] = w.found ? w.found : no[n];
 	}
@@ -234,13 +235,10 @@ clv_status support_limit(const plan *p, const char **no, arena *a)
 static clv_status no_back_end(const char *name)
 {
 	strbuf b = STRBUF_INIT;
+	strbuf_printf(&b, "there is no back end \"%s\"; built in are ", name);
 	for (uint32_t i = 0; i < BUILT_IN; i++)
 		strbuf_printf(&b, "%s\"%s\"", i ? ", " : "", built_in[i].name);
-	char *names = NULL;
-	TRY(strbuf_take(&b, &names));
-	clv_status st = fail(CLV_E_NOT_FOUND, "there is no back end \"%s\"; built in are %s", name, names);
-	mem_free(names);
-	return st;
+	return strbuf_fail(CLV_E_NOT_FOUND, &b);
 }
 
 clv_status support_of(const char *name, const plan *p, const support_spec *s, const char **no, arena *a)

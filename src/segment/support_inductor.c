@@ -1,6 +1,7 @@
-/* What AOTInductor takes: nearly all of PyTorch's own operators (ops.def has the others), on tensors of plain
- * types. It says no here rather than when it compiles, where that is known: a segment that does not compile is cut apart
- * until the culprit is found, which takes its time. */
+/* What AOTInductor takes: nearly all of PyTorch's own operators (ops.def has the exceptions), on tensors of plain types.
+ *
+ * Known problems are refused here rather than when a segment compiles: a segment that does not compile is bisected until
+ * the bad node is found, which takes long. */
 #include "segment/support.h"
 
 #include "plan/ops.h"
@@ -38,7 +39,7 @@ typedef struct node_walk {
 	const char *no;
 } node_walk;
 
-static void look_at_value(void *ctx, value_id v)
+static void check_type(void *ctx, value_id v)
 {
 	node_walk *w = ctx;
 	const value *x = &w->p->values.at[v];
@@ -54,7 +55,7 @@ static const value *tensor_arg(const plan *p, const node *x, uint32_t i)
 	return a && a->kind == ARG_VALUE && p->values.at[a->u.v].type == TYPE_TENSOR ? &p->values.at[a->u.v] : NULL;
 }
 
-static bool is_constant(const plan *p, const value *v, uint32_t dim)
+static bool size_is_constant(const plan *p, const value *v, uint32_t dim)
 {
 	return dim >= v->ndim || p->exprs.at[p->dims.at[v->shape + dim]].op == EXPR_CONST;
 }
@@ -75,7 +76,7 @@ static const char *refused_sizes(const plan *p, const node *x, const support_spe
 	if (s->dynamic && is_recurrent(x->op_id)) {
 		const arg *last = &p->args.at[x->args + x->nargs - 1];
 		bool batch_first = last->kind == ARG_BOOL && last->u.b;
-		if (!is_constant(p, in, in->ndim == 3 && batch_first ? 1 : 0))
+		if (!size_is_constant(p, in, in->ndim == 3 && batch_first ? 1 : 0))
 			return "walks along a size that can change";
 	}
 	return NULL;
@@ -86,8 +87,8 @@ static const char *refused_sizes(const plan *p, const node *x, const support_spe
 static const char *refused_node(const plan *p, node_id n, const support_spec *s)
 {
 	node_walk w = {p, NULL};
-	node_each_arg(p, n, look_at_value, &w);
-	node_each_result(p, n, look_at_value, &w);
+	node_each_arg(p, n, check_type, &w);
+	node_each_result(p, n, check_type, &w);
 	return w.no ? w.no : refused_sizes(p, &p->nodes.at[n], s);
 }
 

@@ -1,16 +1,16 @@
-/* Units: nodes that memory keeps together.
+/* Finds units: nodes that shared memory keeps together.
  *
- * A segment gives copies: whoever writes a tensor in place afterwards, or looks at it through a view, would miss the
- * other. So who makes a piece of memory that is written, who makes views of it, and who writes it, up to the last
- * write, are tied: an edge both ways. Values and the order of effects are edges forwards; strongly connected
- * components then also hold what reads the memory between two writes. Who reads memory beyond the elements of a
- * tensor (as_strided) counts as a writer.
+ * A segment returns copies: a node that later writes a tensor in place, or looks at it through a view, would miss the
+ * other. So the node that makes memory that is written, those that make views of it, and those that write it, up to the
+ * last write, are tied: an edge both ways. Values and the order of effects are edges forwards; strongly connected
+ * components then also contain the nodes that read the memory between two writes. A node that reads memory beyond the
+ * elements of a tensor (as_strided) counts as a writer.
  *
- * A component with a node that is not compiled is taken apart: what is tied in it runs on the tape, where memory is
- * what it is in eager, and what only reads is free again (the order of effects alone keeps it in its place). Without
- * ties nothing goes backwards, so single nodes are left. Memory that is there before the run is always on the tape:
- * its writers, views of it up to the last write, and views of it that leave the run. So is who reads a tensor of the
- * model that a run changes: compiled code has the weights in it. */
+ * A component with a node that is not compiled is taken apart: its tied nodes run on the tape, where memory is as in
+ * eager, and nodes that only read are free again (only the order of effects keeps them in place). Without ties nothing
+ * goes backwards, so single nodes are left. Memory from before the run always stays on the tape: its writers, views of it
+ * up to the last write, and views of it that leave the run. So do readers of a model tensor that a run changes: compiled
+ * code contains the weights. */
 #include "segment/units.h"
 
 #include <string.h>
@@ -23,7 +23,8 @@ typedef struct unit_walk {
 	const plan *p;
 	const node_names *names;
 	const char **reason;
-	arena *arena;
+	arena *arena;  /* of reasons */
+	arena scratch; /* of the arrays below */
 	units *out;
 	liveness live;
 	node_id *writer; /* per root: the last node that writes it, or reads it beyond a tensor */
@@ -34,7 +35,7 @@ typedef struct unit_walk {
 	bool *leaves;      /* per value: it is memory from outside, and the caller gets it */
 	arcs forward;      /* between nodes */
 	arcs ties;         /* between nodes; each stands for both ways */
-	uint32_t *part_of; /* per node: its component; then its unit */
+	uint32_t *part_of; /* out->of_node: per node its component, then its unit */
 	uint32_t nparts;
 	node_id now;
 	bool found;
@@ -55,7 +56,7 @@ static bool is_made(const plan *p, value_id root)
 
 /* ---- memory from outside ---------------------------------------------------------------------------------------------------- */
 
-static void refuse(unit_walk *w, const char *before, value_id v, const char *after)
+static void refuse_compiling(unit_walk *w, const char *before, value_id v, const char *after)
 {
 	strbuf b = STRBUF_INIT;
 	if (w->reason[w->now] || w->st != CLV_OK)
@@ -71,7 +72,7 @@ static void refuse_write(void *ctx, value_id v)
 	unit_walk *w = ctx;
 	value_id root = alias_root(w->p, v);
 	if (!is_made(w->p, root))
-		refuse(w, "writes ", root, " in place, which is there before the run");
+		refuse_compiling(w, "writes ", root, " in place, which is there before the run");
 }
 
 static void refuse_view(void *ctx, value_id v)
@@ -81,16 +82,16 @@ static void refuse_view(void *ctx, value_id v)
 	if (root == v || is_made(w->p, root))
 		return;
 	if (w->writer[root] != NONE && w->now <= w->writer[root])
-		refuse(w, "is a view of ", root, ", whose memory is used in place afterwards");
+		refuse_compiling(w, "is a view of ", root, ", whose memory is used in place afterwards");
 	if (w->leaves[v])
-		refuse(w, "gives memory of ", root, " to the caller, and a segment would give a copy");
+		refuse_compiling(w, "gives memory of ", root, " to the caller, and a segment would give a copy");
 }
 
 static void refuse_read(void *ctx, value_id v)
 {
 	unit_walk *w = ctx;
 	if (w->changes[v])
-		refuse(w, "reads ", v, ", which changes from run to run");
+		refuse_compiling(w, "reads ", v, ", which changes from run to run");
 }
 
 /* Before reaches count as writes. */
@@ -162,7 +163,7 @@ static void add_arc(unit_walk *w, arcs *to, node_id a, node_id b)
 		w->st = vec_push(to, ((arc){a, b}));
 }
 
-static void need(void *ctx, value_id v)
+static void add_value_arc(void *ctx, value_id v)
 {
 	unit_walk *w = ctx;
 	if (w->p->values.at[v].kind == VALUE_RESULT)
@@ -189,8 +190,8 @@ static void tie_memory(void *ctx, value_id v)
 static clv_status add_arcs(unit_walk *w)
 {
 	for (w->now = 0; w->now < w->p->nodes.n && w->st == CLV_OK; w->now++) {
-		node_each_arg(w->p, w->now, need, w);
-		each_written(w, need);
+		node_each_arg(w->p, w->now, add_value_arc, w);
+		each_written(w, add_value_arc);
 		each_written(w, tie_memory);
 		node_each_result(w->p, w->now, tie_memory, w);
 	}
@@ -271,27 +272,23 @@ static clv_status take_apart(unit_walk *w, node_id *culprit /* per part */, cons
 
 static clv_status split_parts(unit_walk *w)
 {
-	node_id *culprit = mem_ids(w->nparts);
-	const char **why = mem_alloc(((size_t)w->nparts + 1) * sizeof *why);
-	clv_status st = culprit && why ? take_apart(w, culprit, why) : fail_nomem();
-	mem_free(culprit);
-	mem_free(why);
-	return st;
+	node_id *culprit = arena_ids(&w->scratch, w->nparts);
+	const char **why = arena_array(&w->scratch, w->nparts, sizeof *why);
+	TRY(arena_status(&w->scratch));
+	return take_apart(w, culprit, why);
 }
 
 /* Numbers parts by their first node, so that the order of units stays near the plan's. */
 static clv_status number_parts(unit_walk *w)
 {
-	uint32_t *renamed = mem_ids(w->nparts), n = 0;
-	if (!renamed)
-		return fail_nomem();
+	uint32_t *renamed = arena_ids(&w->scratch, w->nparts), n = 0;
+	TRY(arena_status(&w->scratch));
 	for (node_id k = 0; k < w->p->nodes.n; k++) {
 		uint32_t *name = &renamed[w->part_of[k]];
 		if (*name == NONE)
 			*name = n++;
 		w->part_of[k] = *name;
 	}
-	mem_free(renamed);
 	w->nparts = n;
 	return CLV_OK;
 }
@@ -314,16 +311,17 @@ static clv_status graph_of_parts(unit_walk *w, digraph *out)
 /* Units are numbered in a topological order, and the graph is made anew of these numbers. */
 static clv_status order_parts(unit_walk *w)
 {
-	uint32_t *place = mem_ids(w->nparts);
+	uint32_t *place = arena_ids(&w->scratch, w->nparts);
 	digraph g = {0};
-	clv_status st = place ? graph_of_parts(w, &g) : fail_nomem();
+	TRY(arena_status(&w->scratch));
+	clv_status st = graph_of_parts(w, &g);
 	if (st == CLV_OK)
 		st = digraph_order(&g, place);
 	digraph_free(&g);
-	for (node_id k = 0; st == CLV_OK && k < w->p->nodes.n; k++)
+	TRY(st);
+	for (node_id k = 0; k < w->p->nodes.n; k++)
 		w->part_of[k] = place[w->part_of[k]];
-	mem_free(place);
-	return st == CLV_OK ? graph_of_parts(w, &w->out->g) : st;
+	return graph_of_parts(w, &w->out->g);
 }
 
 static clv_status fill_units(unit_walk *w)
@@ -331,12 +329,9 @@ static clv_status fill_units(unit_walk *w)
 	units *u = w->out;
 	uint32_t n = w->p->nodes.n;
 	u->n = w->nparts;
-	u->of_node = w->part_of;
-	w->part_of = NULL;
-	u->first = mem_alloc(((size_t)u->n + 2) * sizeof *u->first);
-	u->nodes = mem_ids(n);
-	if (!u->first || !u->nodes)
-		return fail_nomem();
+	u->first = arena_array(&u->arena, (size_t)u->n + 2, sizeof *u->first);
+	u->nodes = arena_ids(&u->arena, n);
+	TRY(arena_status(&u->arena));
 	for (node_id k = 0; k < n; k++)
 		u->first[u->of_node[k] + 2]++;
 	for (uint32_t i = 0; i < u->n; i++)
@@ -370,8 +365,8 @@ static clv_status find_uses(unit_walk *w)
 static clv_status find_units(unit_walk *w)
 {
 	units *u = w->out;
-	if (!w->writer || !w->toucher || !w->tied || !w->leaves || !w->changes || !w->part_of || !u->kept)
-		return fail_nomem();
+	TRY(arena_status(&u->arena));
+	TRY(arena_status(&w->scratch));
 	TRY(liveness_new(w->p, &w->live));
 	for (value_id v = 0; v < w->p->values.n; v++)
 		u->kept[v] = w->live.last[v] == w->p->nodes.n;
@@ -389,23 +384,20 @@ static clv_status find_units(unit_walk *w)
 
 clv_status units_find(const plan *p, const node_names *names, const char **reason, arena *a, units *out)
 {
-	units u = {.kept = mem_alloc((size_t)p->values.n + 1)};
+	units u = {0};
 	unit_walk w = {.p = p, .names = names, .reason = reason, .arena = a, .out = &u};
-	w.writer = mem_ids(p->values.n);
-	w.toucher = mem_ids(p->values.n);
-	w.tied = mem_alloc((size_t)p->nodes.n + 1);
-	w.leaves = mem_alloc((size_t)p->values.n + 1);
-	w.changes = mem_alloc((size_t)p->values.n + 1);
-	w.part_of = mem_ids(p->nodes.n);
+	u.kept = arena_alloc(&u.arena, p->values.n);
+	u.of_node = arena_ids(&u.arena, p->nodes.n);
+	w.part_of = u.of_node;
+	w.writer = arena_ids(&w.scratch, p->values.n);
+	w.toucher = arena_ids(&w.scratch, p->values.n);
+	w.tied = arena_alloc(&w.scratch, p->nodes.n);
+	w.leaves = arena_alloc(&w.scratch, p->values.n);
+	w.changes = arena_alloc(&w.scratch, p->values.n);
 	clv_status st = find_units(&w);
 	liveness_free(&w.live);
-	mem_free(w.writer);
-	mem_free(w.toucher);
-	mem_free(w.tied);
-	mem_free(w.leaves);
-	mem_free(w.changes);
+	arena_free(&w.scratch);
 	vec_free(&w.reaches);
-	mem_free(w.part_of);
 	vec_free(&w.forward);
 	vec_free(&w.ties);
 	if (st == CLV_OK)
@@ -417,10 +409,7 @@ clv_status units_find(const plan *p, const node_names *names, const char **reaso
 
 void units_free(units *u)
 {
-	mem_free(u->of_node);
-	mem_free(u->first);
-	mem_free(u->nodes);
-	mem_free(u->kept);
+	arena_free(&u->arena);
 	digraph_free(&u->uses);
 	digraph_free(&u->g);
 	*u = (units){0};
@@ -429,7 +418,7 @@ void units_free(units *u)
 /* ---- amounts ---------------------------------------------------------------------------------------------------------------- */
 
 /* A size that is not defined or negative at these symbols counts as 0. */
-static int64_t bytes_of(const plan *p, value_id v, const int64_t *sizes, const bool *ok)
+static int64_t tensor_bytes_at(const plan *p, value_id v, const int64_t *sizes, const bool *ok)
 {
 	const value *x = &p->values.at[v];
 	int64_t n = dtype_bits((dtype)x->dtype) / 8;
@@ -442,10 +431,9 @@ static int64_t bytes_of(const plan *p, value_id v, const int64_t *sizes, const b
 	return n;
 }
 
-static clv_status measure(const plan *p, const int64_t *given, int64_t *syms, int64_t *sizes, bool *ok, amounts *m)
+static clv_status measure_amounts(const plan *p, const int64_t *given, int64_t *syms, int64_t *sizes, bool *ok,
+                                  amounts *m)
 {
-	if (!syms || !sizes || !ok || !m->work || !m->bytes)
-		return fail_nomem();
 	TRY(choose_sizes(p, NULL, syms));
 	if (given && p->symbols.n)
 		memcpy(syms, given, p->symbols.n * sizeof *syms);
@@ -456,21 +444,22 @@ static clv_status measure(const plan *p, const int64_t *given, int64_t *syms, in
 	}
 	for (value_id v = 0; v < p->values.n; v++)
 		if (can_cross(p, v))
-			m->bytes[v] = bytes_of(p, v, sizes, ok);
+			m->bytes[v] = tensor_bytes_at(p, v, sizes, ok);
 	return CLV_OK;
 }
 
 clv_status amounts_of(const plan *p, const int64_t *syms, amounts *out)
 {
-	amounts m = {mem_alloc(((size_t)p->nodes.n + 1) * sizeof *m.work),
-	             mem_alloc(((size_t)p->values.n + 1) * sizeof *m.bytes)};
-	int64_t *chosen = mem_alloc(((size_t)p->symbols.n + 1) * sizeof *chosen);
-	int64_t *sizes = mem_alloc(((size_t)p->exprs.n + 1) * sizeof *sizes);
-	bool *ok = mem_alloc((size_t)p->exprs.n + 1);
-	clv_status st = measure(p, syms, chosen, sizes, ok, &m);
-	mem_free(chosen);
-	mem_free(sizes);
-	mem_free(ok);
+	arena scratch = {0};
+	amounts m = {0};
+	m.work = arena_array(&m.arena, p->nodes.n, sizeof *m.work);
+	m.bytes = arena_array(&m.arena, p->values.n, sizeof *m.bytes);
+	int64_t *chosen = arena_array(&scratch, p->symbols.n, sizeof *chosen);
+	int64_t *sizes = arena_array(&scratch, p->exprs.n, sizeof *sizes);
+	bool *ok = arena_alloc(&scratch, p->exprs.n);
+	bool failed = scratch.failed || m.arena.failed;
+	clv_status st = failed ? fail_nomem() : measure_amounts(p, syms, chosen, sizes, ok, &m);
+	arena_free(&scratch);
 	if (st == CLV_OK)
 		*out = m;
 	else
@@ -480,7 +469,6 @@ clv_status amounts_of(const plan *p, const int64_t *syms, amounts *out)
 
 void amounts_free(amounts *m)
 {
-	mem_free(m->work);
-	mem_free(m->bytes);
+	arena_free(&m->arena);
 	*m = (amounts){0};
 }

@@ -1,4 +1,4 @@
-/* What the files of this folder share: units, the graph of them, and sizes in numbers. */
+/* Units and the graph of them, and the work and bytes of a plan at given sizes: shared by the files of this folder. */
 #ifndef SEGMENT_UNITS_H
 #define SEGMENT_UNITS_H
 
@@ -12,6 +12,7 @@
 
 /* Nodes that are in one segment or on the tape, in a topological order. */
 typedef struct units {
+	arena arena;
 	uint32_t n;
 	uint32_t *of_node; /* per node */
 	uint32_t *first;   /* per unit, and one more: its nodes in `nodes` */
@@ -28,6 +29,7 @@ void units_free(units *u);
 
 /* Work of every node and bytes of every value at given sizes. */
 typedef struct amounts {
+	arena arena;
 	double *work;   /* per node */
 	int64_t *bytes; /* per value: of tensors that come in or are made; 0 for weights */
 } amounts;

@@ -1,12 +1,12 @@
-/* Warm compilers: programs that have loaded all they need and wait for jobs, one for each command line.
+/* Warm compilers: processes that have loaded torch and a compiler and wait for jobs, one for each command line.
  *
- * Loading torch and a compiler takes longer than most segments take to compile. So a compiler is started once, as
- * `argv --serve`, with a socket as its standard input, and splits a copy of itself off for each job: a job that crashes, hangs
- * or eats memory is a process of its own as before, under a guard of its own. A message is the job's folder, and the ends of
- * the job's pipes come with it. The first message of the compiler says that it is ready.
+ * Loading takes longer than most segments take to compile. So a compiler is started once, as `argv --serve`, with a socket
+ * as its standard input, and forks for each job: a job that crashes, hangs or eats memory is still a process of its own,
+ * under a guard of its own. A message is the job's folder, with the ends of the job's pipes attached. The first message of
+ * the compiler says that it is ready.
  *
- * They end with this process, and by themselves when nothing was asked of them for some minutes. Settings of compilers come
- * from the environment, so another environment is another compiler. */
+ * Warm compilers end with this process, and by themselves after some idle minutes. Compilers take settings from the
+ * environment, so another environment needs another compiler. */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static void put_texts(strbuf *b, const char *const *texts)
 	strbuf_putc(b, '\f');
 }
 
-static clv_status describe(const char *const *argv, const char *const *env, warm *out)
+static clv_status describe_command(const char *const *argv, const char *const *env, warm *out)
 {
 	strbuf b = STRBUF_INIT;
 	put_texts(&b, argv);
@@ -72,7 +72,7 @@ static bool is_alive(warm *w)
 	return !w->c.over;
 }
 
-/* Those that ended are forgotten, but for those that never became ready: they would not the next time either. */
+/* Forgets those that ended, except those that never became ready: they would not the next time either. */
 static void tidy(void)
 {
 	uint32_t kept = 0;
@@ -91,7 +91,7 @@ static void tidy(void)
 	all.n = kept;
 }
 
-static warm *find(const warm *like)
+static warm *find_warm(const warm *like)
 {
 	for (uint32_t i = 0; i < all.n; i++) {
 		warm *w = &all.at[i];
@@ -105,30 +105,15 @@ static warm *find(const warm *like)
 	return NULL;
 }
 
-static clv_status start_with(const char *const *argv, const char *const *env, int input, child *out)
-{
-	VEC(const char *) full = {0};
-	clv_status st = CLV_OK;
-	for (uint32_t i = 0; st == CLV_OK && argv[i]; i++)
-		st = vec_push(&full, argv[i]);
-	if (st == CLV_OK)
-		st = vec_push(&full, (const char *)"--serve");
-	if (st == CLV_OK)
-		st = vec_push(&full, (const char *)NULL);
-	child_spec spec = {.argv = full.at, .env = env, .dir = "/", .log = "/dev/null", .input = input, .lasts = true};
-	if (st == CLV_OK)
-		st = child_start(&spec, out);
-	vec_free(&full);
-	return st;
-}
-
-static clv_status start(const char *const *argv, const char *const *env, warm *w)
+static clv_status start_warm(const char *const *argv, const char *const *env, warm *w)
 {
 	int ends[2];
 	TRY(vec_reserve(&all, 1));
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
 		return fail(CLV_E_IO, "cannot make a pair of sockets: %s", strerror(errno));
-	clv_status st = start_with(argv, env, ends[1], &w->c);
+	child_spec spec = {
+		.argv = argv, .last = "--serve", .env = env, .dir = "/", .log = "/dev/null", .input = ends[1], .lasts = true};
+	clv_status st = child_start(&spec, &w->c);
 	close(ends[1]);
 	w->socket = ends[0];
 	if (st != CLV_OK)
@@ -167,16 +152,16 @@ static clv_status give_job(const warm *w, const char *dir, child *out)
 static clv_status find_and_give(const char *const *argv, const char *const *env, const char *dir, child *out)
 {
 	warm like = {.owner = getpid(), .socket = -1};
-	TRY(describe(argv, env, &like));
+	TRY(describe_command(argv, env, &like));
 	tidy();
-	warm *w = find(&like);
+	warm *w = find_warm(&like);
 	if (w && w->socket < 0)
 		return fail(CLV_E_NOT_FOUND, "the compiler cannot wait for jobs");
 	if (w && give_job(w, dir, out) == CLV_OK)
 		return CLV_OK;
 	if (w)
 		retire(w); /* it is ending */
-	TRY(start(argv, env, &like));
+	TRY(start_warm(argv, env, &like));
 	return give_job(&all.at[all.n - 1], dir, out);
 }
 

@@ -422,7 +422,12 @@ static void the_arena_keeps_what_it_gave(void **state)
 	for (int i = 0; i < 100; i++)
 		assert_int_equal(atoi(kept[i]), i);
 	assert_non_null(arena_alloc(&a, 1 << 20));
+	assert_int_equal(arena_ids(&a, 3)[2], UINT32_MAX);
+	assert_int_equal(arena_status(&a), CLV_OK);
+	assert_null(arena_array(&a, SIZE_MAX / 2, 4));
 	assert_null(arena_alloc(&a, SIZE_MAX));
+	assert_non_null(arena_alloc(&a, 1));
+	assert_int_equal(arena_status(&a), CLV_E_NOMEM);
 	arena_free(&a);
 }
 

@@ -391,7 +391,7 @@ static void test_a_full_disk_costs_the_entry_alone(void **state)
 	clv_status st = cache_put(&c, key_b, &made);
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
 	signal(SIGXFSZ, SIG_DFL);
-	check_error(st, CLV_E_IO, "did not keep it");
+	check_error(st, CLV_E_IO, "was not cached");
 	assert_int_equal(count_files(base, false), 1);
 	for (uint64_t n = 1;; n++) {
 		disk_fault_after(n, ENOSPC);

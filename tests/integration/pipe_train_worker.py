@@ -195,8 +195,8 @@ def train(name: str) -> None:
     example = next(_chunks(given, torch.zeros(count), count))[0]
     partitioned = cleave.pipe_model(
         model,
-        model_args=example.args,
-        model_kwargs=example.kwargs,
+        example_inputs=example.args,
+        example_kwargs=example.kwargs,
         nparts=ranks,
         partitioning_method=method,
         profile="estimate",

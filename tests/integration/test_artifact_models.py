@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return _tree.flatten(dict(value) if isinstance(value, cleave.Record) else value)[1]
+    return _tree.flatten(dict(value) if isinstance(value, cleave.artifact.Record) else value)[1]
 
 
 def _same(want: list[torch.Tensor], got: Any, what: str) -> None:

@@ -94,8 +94,8 @@ def check(name: str, matrix: dict[int, tuple[str, ...]], folder: Path) -> None:
         want = model(*inputs.args, **inputs.kwargs)
         first = cleave.pipe_model(
             model,
-            model_args=example.args,
-            model_kwargs=example.kwargs,
+            example_inputs=example.args,
+            example_kwargs=example.kwargs,
             nparts=2,
             partitioning_method="acyclic",
             profile="estimate",
@@ -135,8 +135,8 @@ def test_gradients_in_train_mode(name: str) -> None:
             example = draw(make_inputs, 0, False)
             first = cleave.pipe_model(
                 model,
-                model_args=example.args,
-                model_kwargs=example.kwargs,
+                example_inputs=example.args,
+                example_kwargs=example.kwargs,
                 nparts=nparts,
                 partitioning_method="acyclic",
                 profile="estimate",

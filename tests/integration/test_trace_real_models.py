@@ -45,7 +45,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tensors(value: Any) -> list[Tensor]:
-    return _tree.flatten(dict(value) if isinstance(value, cleave.Record) else value)[1]
+    return _tree.flatten(dict(value) if isinstance(value, cleave.artifact.Record) else value)[1]
 
 
 def eager(model: nn.Module, inputs: Args) -> list[Tensor]:
@@ -68,10 +68,9 @@ def trace(model: nn.Module, example: Args, backend: str, cache: Path, **options:
     return cleave.trace(
         model,
         example.args,
-        example_kwarg_inputs=example.kwargs,
+        example_kwargs=example.kwargs,
         backend=backend,
-        dynamic_batch_size=True,
-        strict=False,
+        dynamic_batch=(1, 1024),
         cache=cache,
         keep_slower=True,
         **options,

@@ -657,8 +657,8 @@ def plan(make, name=None, placement=None, nparts=None, batch=8, kwargs=None, **o
     batched = {k: v for k, v in kwargs.items() if isinstance(v, torch.Tensor)}
     part = cleave.pipe_model(
         model,
-        model_args=(ids[:2],),
-        model_kwargs={**kwargs, **{k: v[:2] for k, v in batched.items()}},
+        example_inputs=(ids[:2],),
+        example_kwargs={**kwargs, **{k: v[:2] for k, v in batched.items()}},
         nparts=nparts or world(),
         **{"profile": "estimate", **options},
     )
@@ -732,7 +732,7 @@ def pipe_words(n, batch=8):
     model = Words().train()
     ids, target = torch.randint(0, 20, (batch, 5)), torch.randint(0, 20, (batch,))
     options = {"profile": "estimate", "partitioning_method": "acyclic"}
-    part = cleave.pipe_model(model, model_args=(ids[:2],), nparts=n, **options)
+    part = cleave.pipe_model(model, example_inputs=(ids[:2],), nparts=n, **options)
     return model, copy.deepcopy(model), part, ids, target
 
 

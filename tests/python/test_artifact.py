@@ -60,7 +60,7 @@ def test_a_loaded_plan_gives_the_bits_of_the_model(file: Path) -> None:
     other = torch.randn(3, 4)
     assert same(loaded(other), model(other))
     assert loaded.about["model"] == "Sequential"
-    assert loaded.inputs == [cleave.Port("input", "f32", (3, 4), "cpu")]
+    assert loaded.inputs == [cleave.artifact.Port("input", "f32", (3, 4), "cpu")]
 
 
 def test_the_file_is_a_safetensors_file_with_the_state_dict(file: Path) -> None:
@@ -212,7 +212,7 @@ def test_results_of_torch_operators_come_back_as_themselves(file: Path) -> None:
 def test_other_objects_are_records_unless_their_class_is_allowed(file: Path) -> None:
     x = torch.randn(3)
     got = roundtrip(lambda x: Pair(x + 1, x - 1), x, file)(x)
-    assert type(got) is cleave.Record
+    assert type(got) is cleave.artifact.Record
     assert same(got.left, x + 1)
     assert same(got["right"], x - 1)
     assert same(got[0], x + 1)

@@ -323,7 +323,7 @@ def test_a_replay_runtime_and_keyword_inputs_are_measured_too() -> None:
     model, x = Named().eval(), torch.randn(5, 6)
     spec = cleave.SplitSpec(boundary="after:body")
     options: dict[str, Any] = {"example_inputs": (), "example_kwargs": {"x": x}, "split": spec}
-    runtime = cleave.prepare_split_replay(model, mode="generated_eager", **options)
+    runtime = cleave.compat.prepare_split_replay(model, mode="generated_eager", **options)
     results = benchmark.benchmark_runtime(model, runtime, (), kwargs={"x": x}, **FEW)
     assert [r.batch_size for r in results] == [5, 5, 5]
     with pytest.raises(TypeError, match="cannot train"):
@@ -462,7 +462,7 @@ def test_wrong_arguments_are_refused(options: Any, error: type, says: str) -> No
 
 
 def test_a_runtime_is_what_prepare_split_gives() -> None:
-    with pytest.raises(TypeError, match="what prepare_split or prepare_split_replay gives, not Sequential"):
+    with pytest.raises(TypeError, match="a SplitRuntime is needed, as prepare_split makes it, not Sequential"):
         benchmark.benchmark_runtime(net(), net(), (torch.randn(4, 6),))  # type: ignore[arg-type]
 
 

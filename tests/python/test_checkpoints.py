@@ -126,7 +126,7 @@ def _split(model: nn.Module, boundary: str = "after:first") -> cleave.SplitRunti
 def _staged(model: nn.Module, recomputation: bool = False) -> cleave.PartitionedPlan:
     return cleave.pipe_model(
         model,
-        model_args=(_x(),),
+        example_inputs=(_x(),),
         nparts=2,
         profile="estimate",
         batch_dim=None,

@@ -343,7 +343,7 @@ def test_files_run_their_compiled_segments(tmp_path: Any) -> None:
     for size in (1, 4, 8):
         x = torch.randn(size, 3)
         assert torch.equal(model(x), net(x))
-    assert model.segments == [cleave.SegmentState(0, 1, 3, "fake", False, True, None, 2, 1)]
+    assert model.segments == [cleave.artifact.SegmentState(0, 1, 3, "fake", False, True, None, 2, 1)]
     tape = cleave.load(path, tape_only=True)
     tape(x)
     (state,) = tape.segments

@@ -150,7 +150,7 @@ def test_generated_source_takes_the_example_of_a_number_that_is_read() -> None:
 def test_pipelines_run_and_train_it() -> None:
     net = norms(2)
     twin = copy.deepcopy(net)
-    piped = cleave.pipe_model(net, model_args=images(2), nparts=3, profile="estimate")
+    piped = cleave.pipe_model(net, example_inputs=images(2), nparts=3, profile="estimate")
     assert piped.nstages >= 3
     for _ in range(CALLS):
         x = images(2, random.randint(1, 8))
@@ -173,9 +173,9 @@ def test_files_run_it(what: str, tmp_path: Path) -> None:
             spec = cleave.SplitSpec(boundary="after:2", dynamic_batch=(1, 8))
             cleave.prepare_split(net, example_inputs=images(2), split=spec).save(path)
         elif what == "pipe":
-            cleave.pipe_model(net.eval(), model_args=images(2), nparts=2, profile="estimate").save(path)
+            cleave.pipe_model(net.eval(), example_inputs=images(2), nparts=2, profile="estimate").save(path)
         else:
-            cleave.trace(net, images(2), dynamic_batch_size=(1, 8), dryrun=True).save(path)
+            cleave.trace(net, images(2), dynamic_batch=(1, 8), dryrun=True).save(path)
         loaded = cleave.load(path)
         for _ in range(CALLS):
             x = images(2, random.choice((1, 2, 4, 8)))

@@ -151,7 +151,14 @@ def test_the_page_about_pipelines_has_every_option(name: str) -> None:
 
 def _trace_words() -> list[str]:
     """Arguments, what a traced module and its parts offer, back ends, their arguments and the environment."""
-    things = (cleave.TracedModule, cleave.Report, cleave.Segment, cleave.Coverage, cleave.GraphNode, cleave.SegmentJob)
+    things = (
+        cleave.TracedModule,
+        cleave.tracing.Report,
+        cleave.tracing.Segment,
+        cleave.tracing.Coverage,
+        cleave.tracing.GraphNode,
+        cleave.backends.SegmentJob,
+    )
     members = [name for thing in things for name in [*vars(thing), *getattr(thing, "_fields", ())] if name[0] != "_"]
     functions = (cleave.trace, cleave.register_backend)
     arguments = [name for f in functions for name in inspect.signature(f).parameters]

@@ -157,7 +157,7 @@ def _split(model: nn.Module, boundary: str = "after:layers.1") -> cleave.SplitRu
 
 def _staged(model: nn.Module, **options: Any) -> cleave.PartitionedPlan:
     options = {"nparts": 2, "profile": "estimate", "batch_dim": None, "training": True, **options}
-    return cleave.pipe_model(model, model_args=(_x(),), **options)
+    return cleave.pipe_model(model, example_inputs=(_x(),), **options)
 
 
 def _hooks_of(model: nn.Module) -> list[int]:

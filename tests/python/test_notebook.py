@@ -106,7 +106,7 @@ def test_a_split_says_why_something_else_runs_than_was_asked_for() -> None:
 
 def test_a_replay_runtime_says_its_own_validation() -> None:
     spec = cleave.SplitSpec(boundary="50%")
-    replay = cleave.prepare_split_replay(
+    replay = cleave.compat.prepare_split_replay(
         mlp(), example_inputs=torch.randn(3, 8), split=spec, mode="generated_eager", validation="strict"
     )
     assert repr(replay).startswith("<cleave.SplitReplayRuntime of Sequential")
@@ -189,7 +189,7 @@ def test_the_table_is_still_a_list() -> None:
 
 def test_a_slice_of_the_table_is_a_table() -> None:
     table = split(mlp()).candidates
-    assert isinstance(table[1:3], cleave.CandidateTable)
+    assert isinstance(table[1:3], cleave.candidates.CandidateTable)
     assert [c.position for c in table[1:3]] == [1, 2]
     assert [c.position for c in table[::-1]] == list(range(len(table)))[::-1]
 
@@ -259,7 +259,7 @@ def test_columns_are_aligned() -> None:
 
 
 def test_an_empty_table_says_so() -> None:
-    empty = cleave.CandidateTable()
+    empty = cleave.candidates.CandidateTable()
     assert repr(empty) == "0 frontiers, 0 safe"
     Page(empty._repr_html_())
 
@@ -288,7 +288,7 @@ def every_object() -> list[Any]:
     x = torch.randn(3, 8)
     runtime = split(mlp())
     spec = cleave.SplitSpec(boundary="50%")
-    replay = cleave.prepare_split_replay(mlp(), example_inputs=x, split=spec, mode="generated_eager")
+    replay = cleave.compat.prepare_split_replay(mlp(), example_inputs=x, split=spec, mode="generated_eager")
     return [
         cleave.capture(mlp(), x),
         runtime,
@@ -368,18 +368,18 @@ def test_reprs_never_run_the_model() -> None:
 KINDS = (
     cleave.Plan,
     cleave.SplitRuntime,
-    cleave.SplitReplayRuntime,
-    cleave.SplitCandidate,
+    cleave.compat.SplitReplayRuntime,
+    cleave.spec.SplitCandidate,
     cleave.BoundaryPayload,
-    cleave.CandidateTable,
-    cleave.DynamicBatchReport,
+    cleave.candidates.CandidateTable,
+    cleave.validation.DynamicBatchReport,
 )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_object_whose_init_has_not_run_says_that_it_is_not_ready(kind: type) -> None:
-    obj: Any = object.__new__(kind) if kind is not cleave.CandidateTable else list.__new__(kind)
-    assert "not ready" in repr(obj) or kind is cleave.CandidateTable
+    obj: Any = object.__new__(kind) if kind is not cleave.candidates.CandidateTable else list.__new__(kind)
+    assert "not ready" in repr(obj) or kind is cleave.candidates.CandidateTable
     Page(obj._repr_html_())
 
 

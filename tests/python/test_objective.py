@@ -133,7 +133,7 @@ def test_each_goal_takes_the_best_of_all_safe_candidates(goal: str) -> None:
     constraints = {"bandwidth_bytes_per_s": 1e6} if goal == "latency" else {}
     runtime = prepare(model, x, {"minimize": goal, "constraints": constraints})
 
-    def measure(c: cleave.SplitCandidate) -> float:
+    def measure(c: cleave.spec.SplitCandidate) -> float:
         if goal == "latency":
             return (c.prefix_flops + c.suffix_flops) / 1e12 + c.boundary_bytes / 1e6
         if goal == "balance":

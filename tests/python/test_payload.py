@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cleave
-from cleave import BoundaryPayload, PayloadError, TensorSchema, _native, pack, unpack
-from cleave.payload import check, moved
+from cleave import BoundaryPayload, PayloadError, _native, pack, unpack
+from cleave.payload import TensorSchema, check, moved
 
 safetensors_torch = pytest.importorskip("safetensors.torch")
 warnings.filterwarnings("ignore", message="ComplexHalf support")
@@ -590,7 +590,7 @@ def test_half_floats_are_those_of_torch(method: str, narrow: torch.dtype, dtype:
     check_error(p.compression_error["x"], x, back)
 
 
-def check_error(error: cleave.CompressionError, x: torch.Tensor, back: torch.Tensor) -> None:
+def check_error(error: cleave.payload.CompressionError, x: torch.Tensor, back: torch.Tensor) -> None:
     """What is reported is what it says."""
     x, back = x.double().flatten(), back.double().flatten()
     x, back = x[x.isfinite()], back[x.isfinite()]
@@ -600,7 +600,7 @@ def check_error(error: cleave.CompressionError, x: torch.Tensor, back: torch.Ten
     assert error.l2 == pytest.approx((lost.norm() / x.norm()).item(), rel=1e-9)
 
 
-def through(x: torch.Tensor, compress: str) -> tuple[torch.Tensor, cleave.CompressionError, int]:
+def through(x: torch.Tensor, compress: str) -> tuple[torch.Tensor, cleave.payload.CompressionError, int]:
     p = boundary(tensors={"x": x}, values=None)
     data = p.to_bytes(compress=compress)
     back = BoundaryPayload.from_bytes(data)

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import cleave
-from cleave import ArgumentError, CleaveError, Device, PartitionedPlan
+from cleave import ArgumentError, CleaveError, Device, PartitionedPlan, compat
 from cleave._wanted import METHODS
 
 Make = Callable[[], Any]
@@ -46,7 +46,7 @@ def pipe(model: Any, make: Make, **options: Any) -> PartitionedPlan:
     before, random, flags = copy.deepcopy(model), rng_state(), [m.training for m in model.modules()]
     options = {"nparts": 2, "profile": "estimate", **options}
     try:
-        return cleave.pipe_model(model, model_args=inputs.args, model_kwargs=inputs.kwargs, **options)
+        return cleave.pipe_model(model, example_inputs=inputs.args, example_kwargs=inputs.kwargs, **options)
     finally:
         assert rng_state() == random
         assert [m.training for m in model.modules()] == flags
@@ -246,7 +246,7 @@ def test_a_function_is_cut_too() -> None:
         return ((x @ weight).relu() + y).softmax(-1)
 
     x, y = torch.randn(3, 4), torch.randn(3, 4)
-    found = cleave.pipe_model(fn, model_args=(x, y), nparts=2, profile="estimate", training=False)
+    found = cleave.pipe_model(fn, example_inputs=(x, y), nparts=2, profile="estimate", training=False)
     with torch.no_grad():
         same_tensor(fn(x, y), found(x, y), "output")
 
@@ -549,7 +549,7 @@ def test_what_a_forward_writes(what: str) -> None:
     model = Keeps(what)
     inputs = draw(rand((3, 4)), 0, False)
     found = cleave.pipe_model(
-        model, model_args=inputs.args, nparts=2, profile="estimate", batch_dim=None if "input" not in what else 0
+        model, example_inputs=inputs.args, nparts=2, profile="estimate", batch_dim=None if "input" not in what else 0
     )
     twin = copy.deepcopy(model)
     for seed in (1, 2, 3):
@@ -562,7 +562,7 @@ def test_what_a_forward_writes(what: str) -> None:
 @pytest.mark.parametrize("nparts", [1, 2])
 @pytest.mark.parametrize("what", ["re-binds a buffer", "sets an attribute"])
 def test_what_a_forward_keeps_cannot_be_kept_by_stages_alone(what: str, nparts: int) -> None:
-    found = cleave.pipe_model(Keeps(what), batch_dim=None, model_args=_x(), nparts=nparts, profile="estimate")
+    found = cleave.pipe_model(Keeps(what), batch_dim=None, example_inputs=_x(), nparts=nparts, profile="estimate")
     with pytest.raises(cleave.SplitError, match="for the next call"):
         found.stage(0)
 
@@ -575,7 +575,7 @@ def test_what_a_forward_keeps_in_train_mode_alone_is_refused_there() -> None:
             return super().forward(x)
 
     model, x = Sometimes("nothing").eval(), _x()
-    found = cleave.pipe_model(model, batch_dim=None, model_args=x, nparts=2, profile="estimate")
+    found = cleave.pipe_model(model, batch_dim=None, example_inputs=x, nparts=2, profile="estimate")
     assert torch.equal(in_sequence(found, x), model(x))
     model.train()
     with pytest.raises(cleave.SplitError, match="kept of the model for the next call"):
@@ -585,7 +585,7 @@ def test_what_a_forward_keeps_in_train_mode_alone_is_refused_there() -> None:
 def test_python_state_is_refused() -> None:
     model = Keeps("counts")
     with pytest.raises(CleaveError, match="calls"):
-        cleave.pipe_model(model, model_args=_x(), nparts=2, profile="estimate", batch_dim=None)
+        cleave.pipe_model(model, example_inputs=_x(), nparts=2, profile="estimate", batch_dim=None)
 
 
 # ---- random numbers ----------------------------------------------------------------------------------------
@@ -785,7 +785,7 @@ def test_data_dependence_outside_a_basic_block_is_refused_or_guarded() -> None:
     for model in (Shapes(), Reads()):
         inputs = draw(rand((3, 4)), 0, False)
         try:
-            found = cleave.pipe_model(model, model_args=inputs.args, nparts=2, profile="estimate", batch_dim=None)
+            found = cleave.pipe_model(model, example_inputs=inputs.args, nparts=2, profile="estimate", batch_dim=None)
         except CleaveError as error:
             mentions(error, "depends on")
             continue
@@ -905,7 +905,7 @@ WRONG: list[tuple[str, Any]] = [
     ("batch_dim", "x"),
     ("batch_dim", True),
     ("batch_dim", 7),
-    ("model_kwargs", [1]),
+    ("example_kwargs", [1]),
     ("n_iter", 0),
     ("n_iter", 1.5),
     ("nparts", 0),
@@ -928,8 +928,8 @@ WRONG: list[tuple[str, Any]] = [
     ("partitioning_method", "best"),
     ("partitioning_method", None),
     ("partitioning_method", ["acyclic"]),
-    ("output_file", 3),
-    ("generate_explicit_del", "no"),
+    ("output_file", "net.py"),
+    ("generate_explicit_del", True),
     ("recomputation", "yes"),
     ("profile_ops", "all"),
     ("profile", 3),
@@ -983,7 +983,7 @@ WRONG: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "bad"), WRONG, ids=[f"{n}={b!r}"[:60] for n, b in WRONG])
 def test_a_wrong_argument_is_named(name: str, bad: Any) -> None:
-    good = {"model_args": torch.randn(3, 4), "nparts": 2, "profile": "estimate", "batch_dim": None}
+    good = {"example_inputs": torch.randn(3, 4), "nparts": 2, "profile": "estimate", "batch_dim": None}
     with pytest.raises((CleaveError, TypeError, OSError), match=name.removeprefix("model_").split("_")[0]):
         cleave.pipe_model(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), **{**good, name: bad})
 
@@ -991,22 +991,22 @@ def test_a_wrong_argument_is_named(name: str, bad: Any) -> None:
 @pytest.mark.parametrize("model", [3, None, "net", [nn.Linear(4, 4)]])
 def test_a_model_that_is_none_is_refused(model: Any) -> None:
     with pytest.raises(TypeError):
-        cleave.pipe_model(model, model_args=torch.randn(3, 4), nparts=1, profile="estimate")
+        cleave.pipe_model(model, example_inputs=torch.randn(3, 4), nparts=1, profile="estimate")
 
 
 def test_a_model_that_raises_raises() -> None:
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        cleave.pipe_model(layers(), model_args=torch.randn(3, 5), nparts=2, profile="estimate")
+        cleave.pipe_model(layers(), example_inputs=torch.randn(3, 5), nparts=2, profile="estimate")
 
 
 def test_more_parts_than_blocks() -> None:
     with pytest.raises(cleave.SplitError, match="2 blocks that can be apart, fewer than nparts=3"):
-        cleave.pipe_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), model_args=_x(), nparts=3, profile="estimate")
+        cleave.pipe_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), example_inputs=_x(), nparts=3, profile="estimate")
 
 
 def test_repartition_changes_what_it_can() -> None:
     found = pipe(layers(), rand((3, 8)))
-    for name in ("model", "model_args", "batch_dim", "training", "output_file", "dynamic_dims"):
+    for name in ("model", "example_inputs", "batch_dim", "training", "dynamic_dims"):
         with pytest.raises(ArgumentError, match=f"repartition cannot change {name}"):
             found.repartition(**{name: 1})
     with pytest.raises(ArgumentError, match="repartition has no argument 'nonsense'"):
@@ -1046,13 +1046,14 @@ def test_a_measured_profile_is_kept(tmp_path: Path) -> None:
     assert given.stage_of == first.stage_of
     with pytest.raises(ArgumentError, match="profile is not of the blocks"):
         pipe(layers(4), rand((3, 8)), profile=first.profile)
-    equal(cleave.pipe_model(model, model_args=torch.randn(3, 8), nparts=2, n_iter=2), model, rand((3, 8)))
+    equal(cleave.pipe_model(model, example_inputs=torch.randn(3, 8), nparts=2, n_iter=2), model, rand((3, 8)))
 
 
 def test_files_are_written(tmp_path: Path) -> None:
     model = Skips()
     out = tmp_path / "skips"
-    found = pipe(model, rand((3, 4, 8)), output_file=out, generate_explicit_del=True)
+    found = pipe(model, rand((3, 4, 8)))
+    assert found.write_source(out, explicit_del=True) == tmp_path / "skips.py"
     text = (tmp_path / "skips.py").read_text()
     assert text == found.source(explicit_del=True)
     assert "del " in text
@@ -1212,7 +1213,7 @@ def test_a_model_that_has_no_data_is_partitioned_by_estimates() -> None:
     with torch.device("meta"):
         net = nn.Sequential(*(nn.Sequential(nn.Linear(1 << 20, 1 << 20), nn.GELU()) for _ in range(4)))
         x = torch.empty(2, 1 << 20)
-    partitioned = cleave.pipe_model(net, model_args=(x,), nparts=4, partitioning_method="exact")
+    partitioned = cleave.pipe_model(net, example_inputs=(x,), nparts=4, partitioning_method="exact")
     assert partitioned.nstages == 4
     assert partitioned.profile.key["device"].startswith("an estimate")
     assert "class Stage3" in partitioned.source()
@@ -1224,7 +1225,7 @@ def test_a_model_that_has_no_data_is_partitioned_by_estimates() -> None:
 def test_a_stage_sees_that_other_parameters_are_trained() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
     x = torch.randn(3, 4)
-    partitioned = cleave.pipe_model(net, model_args=(x,), nparts=2, profile="estimate")
+    partitioned = cleave.pipe_model(net, example_inputs=(x,), nparts=2, profile="estimate")
     stages = partitioned.stages
     for frozen in (False, True, False):
         net[0].requires_grad_(not frozen)
@@ -1242,7 +1243,12 @@ def test_a_stage_sees_that_other_parameters_are_trained() -> None:
 
 def test_a_device_gets_one_stage_unless_several_are_predicted_to_be_faster() -> None:
     model, x = nn.Sequential(*(nn.Linear(32, 32) for _ in range(9))), torch.randn(4, 32)
-    ask: dict[str, Any] = {"model_args": x, "nparts": 2, "profile": "estimate", "node_weight_function": lambda b: 1.0}
+    ask: dict[str, Any] = {
+        "example_inputs": x,
+        "nparts": 2,
+        "profile": "estimate",
+        "node_weight_function": lambda b: 1.0,
+    }
     simple = cleave.pipe_model(model, **ask)
     assert simple.nstages == 2
     even = simple.repartition(objective="bottleneck", max_stages=4)
@@ -1252,8 +1258,8 @@ def test_a_device_gets_one_stage_unless_several_are_predicted_to_be_faster() -> 
 
 def test_the_profile_stays_beside_the_output_file_and_gives_the_same_stages_again(tmp_path: Path) -> None:
     model, x = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6))), torch.randn(4, 64)
-    first = cleave.pipe_model(model, model_args=x, nparts=2, n_iter=2, output_file=tmp_path / "net.py")
+    first = compat.pipe_model(model, model_args=x, nparts=2, n_iter=2, output_file=tmp_path / "net.py")
     kept = cleave.Profile.load(tmp_path / "net.profile.json")
-    again = cleave.pipe_model(model, model_args=x, nparts=2, n_iter=2, output_file=tmp_path / "net.py")
+    again = compat.pipe_model(model, model_args=x, nparts=2, n_iter=2, output_file=tmp_path / "net.py")
     assert again.profile == first.profile == kept
     assert again.stage_of == first.stage_of

@@ -26,7 +26,7 @@ def in_sequence(found: PartitionedPlan, *args: Any) -> Any:
 
 def cut(model: nn.Module, make: Callable[[], Any], **options: Any) -> PartitionedPlan:
     options = {"nparts": 2, "profile": "estimate", "partitioning_method": "acyclic", **options}
-    return cleave.pipe_model(model, model_args=draw(make, 0, False).args, **options)
+    return cleave.pipe_model(model, example_inputs=draw(make, 0, False).args, **options)
 
 
 def same(
@@ -144,7 +144,7 @@ def test_a_stage_that_is_made_later_has_the_mode_of_the_model() -> None:
 
 def test_a_function_has_the_mode_of_its_modules() -> None:
     net, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4)), torch.randn(5, 4)
-    found = cleave.pipe_model(lambda x: net(x) + 1, model_args=x, nparts=2, profile="estimate")
+    found = cleave.pipe_model(lambda x: net(x) + 1, example_inputs=x, nparts=2, profile="estimate")
     for mode in (True, False, True):
         for stage in found.stages:
             stage.train(mode)

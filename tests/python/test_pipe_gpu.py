@@ -50,7 +50,7 @@ def test_the_stages_in_sequence_are_the_model(recomputation: bool) -> None:
     net = Net().cuda()
     twin = copy.deepcopy(net)
     x = torch.randn(4, 3, 8, 8, device="cuda")
-    partitioned = cleave.pipe_model(net, model_args=(x,), nparts=2, recomputation=recomputation)
+    partitioned = cleave.pipe_model(net, example_inputs=(x,), nparts=2, recomputation=recomputation)
     for batch in (4, 6):
         data = torch.randn(batch, 3, 8, 8, device="cuda")
         got, want = _step(partitioned, list(net.parameters()), data), _step(twin, list(twin.parameters()), data)
@@ -68,7 +68,7 @@ def test_stages_captured_on_the_cpu_move_to_a_gpu() -> None:
     net = Net()
     twin = copy.deepcopy(net).cuda()
     x = torch.randn(4, 3, 8, 8)
-    partitioned = cleave.pipe_model(net, model_args=(x,), nparts=2, profile="estimate")
+    partitioned = cleave.pipe_model(net, example_inputs=(x,), nparts=2, profile="estimate")
     stages = [partitioned.stage(i, device="cuda") for i in range(partitioned.nstages)]
     assert all(t.is_cuda for s in stages for t in (*s.parameters(), *s.buffers()))
     torch.manual_seed(3)
@@ -99,7 +99,7 @@ net = Net().cuda()
 net.drop.p = 0.0
 twin = copy.deepcopy(net)
 x, y = torch.randn(8, 3, 8, 8, device="cuda"), torch.randn(8, 4, device="cuda")
-partitioned = cleave.pipe_model(net, model_args=(x[:4],), nparts=2, partitioning_method="acyclic", profile="estimate")
+partitioned = cleave.pipe_model(net, (x[:4],), nparts=2, partitioning_method="acyclic", profile="estimate")
 loss = torch.nn.functional.mse_loss
 run = partitioned.schedule("GPipe", microbatches=2, loss_fn=loss, device="cuda", scale_grads=False)
 losses = run.step(x, target=y)

@@ -119,7 +119,7 @@ def check(
     modules that are run as a whole; unread: names that no stage has; exact: gradients too are compared bit for bit."""
     file = tmp_path / "generated.py"
     options = {"nparts": 3, "partitioning_method": "acyclic", "profile": "estimate", **options}
-    partitioned = cleave.pipe_model(model, model_args=args, model_kwargs=kwargs, output_file=file, **options)
+    partitioned = cleave.compat.pipe_model(model, model_args=args, model_kwargs=kwargs, output_file=file, **options)
     formatted(file)
     captured = partitioned._first.main.captured
     state = {name: t.detach().clone() for name, t in model.state_dict().items()}
@@ -276,7 +276,7 @@ VALUE = {"shape", "dtype", "is_batched"}
 def test_the_configuration_has_what_is_documented(tmp_path: Path) -> None:
     file = tmp_path / "unet"
     x = torch.randn(2, 2, 8, 8)
-    partitioned = cleave.pipe_model(
+    partitioned = cleave.compat.pipe_model(
         UNet(),
         model_args=x,
         nparts=3,
@@ -321,7 +321,7 @@ def test_the_text_is_the_same_every_time() -> None:
     torch.manual_seed(0)
     model, x = Cnn(), torch.randn(4, 3, 16, 16)
     texts = {
-        cleave.pipe_model(model, model_args=x, nparts=2, partitioning_method="mpipe", profile="estimate").source()
+        cleave.pipe_model(model, example_inputs=x, nparts=2, partitioning_method="mpipe", profile="estimate").source()
         for _ in range(2)
     }
     assert len(texts) == 1
@@ -394,7 +394,7 @@ def test_a_block_must_be_given(tmp_path: Path) -> None:
     model = Reader()
     partitioned = cleave.pipe_model(
         model,
-        model_args=(torch.randint(0, 9, (3, 6)), torch.tensor([2, 6, 3])),
+        example_inputs=(torch.randint(0, 9, (3, 6)), torch.tensor([2, 6, 3])),
         basic_blocks=[Packed],
         nparts=1,
         profile="estimate",
@@ -447,7 +447,7 @@ class Custom(nn.Module):
 
 
 def test_what_cannot_be_written_names_node_and_reason(tmp_path: Path) -> None:
-    partitioned = cleave.pipe_model(Custom(), model_args=torch.randn(2, 4), nparts=2, profile="estimate")
+    partitioned = cleave.pipe_model(Custom(), example_inputs=torch.randn(2, 4), nparts=2, profile="estimate")
     file = tmp_path / "custom.py"
     with pytest.raises(cleave.CleaveError, match=r"node python .*cleave::python.* at .*test_pipe_source.*Python code"):
         partitioned.write_source(file)
@@ -473,17 +473,16 @@ def test_an_argument_without_text_is_refused_with_its_class() -> None:
             return self.takes(Strange(self.a(x)))
 
     partitioned = cleave.pipe_model(
-        Net(), model_args=torch.randn(2, 4), nparts=1, profile="estimate", basic_blocks=[Takes]
+        Net(), example_inputs=torch.randn(2, 4), nparts=1, profile="estimate", basic_blocks=[Takes]
     )
     with pytest.raises(cleave.CleaveError, match=r"Takes is called with a Strange, which has no source text"):
         partitioned.source()
 
 
 def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    partitioned = cleave.pipe_model(nn.Linear(2, 2), torch.randn(1, 2), nparts=1, profile="estimate")
     with pytest.raises(OSError, match="missing"):
-        cleave.pipe_model(
-            nn.Linear(2, 2), model_args=torch.randn(1, 2), nparts=1, output_file=tmp_path / "missing" / "x.py"
-        )
+        partitioned.write_source(tmp_path / "missing" / "x.py")
     assert not list(tmp_path.iterdir())
 
 

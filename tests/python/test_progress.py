@@ -259,7 +259,7 @@ def test_compiling_is_a_step() -> None:
     spec = cleave.SplitSpec(boundary="50%")
     x = torch.randn(2, 4)
     options = {"backend": "eager"}
-    replay = cleave.prepare_split_replay(Net(), example_inputs=x, split=spec, compile_options=options)
+    replay = cleave.compat.prepare_split_replay(Net(), example_inputs=x, split=spec, compile_options=options)
     seen = events(lambda: replay.warmup(x))
     assert {e.title for e in seen} == {"warming up Net"}
     steps = [e.step for e in seen]

@@ -102,7 +102,7 @@ def check(network: Network, ops: set[str] | None, least: int, most: int | None, 
 
     exact = Exact(supports=lambda node: ops is None or short(node.op) in ops, running=copied)
     twin = copy.deepcopy(network)
-    how: dict[str, Any] = {"minimum_segment_size": least, "max_subgraph_count": most, "optimize": level}
+    how: dict[str, Any] = {"minimum_segment_size": least, "max_segments": most, "optimize": level}
     traced = exact.trace(network, tuple(inputs(0.25)), **how)
     for scale in (0.25, 0.5):
         mine, theirs = inputs(scale), inputs(scale)

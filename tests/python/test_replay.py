@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import cleave
 from cleave._compiled import TOLERANCE
+from cleave.compat import ReplayBoundary
 
 SPEC = cleave.SplitSpec(boundary="after:2", dynamic_batch=(1, 16))
 
@@ -21,10 +23,14 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
-def replay(model: nn.Module, mode: str = "generated_eager", **options: Any) -> cleave.SplitReplayRuntime:
-    return cleave.prepare_split_replay(
+def replay(model: nn.Module, mode: str = "generated_eager", **options: Any) -> cleave.compat.SplitReplayRuntime:
+    return cleave.compat.prepare_split_replay(
         model, example_inputs=(torch.randn(4, 6),), split=SPEC, mode=mode, compile_options=options or None
     )
+
+
+def changed(boundary: ReplayBoundary, **fields: Any) -> ReplayBoundary:
+    return replace(boundary, payload=replace(boundary.payload, **fields))
 
 
 @pytest.mark.parametrize("mode", ["generated_eager", "debug_interpreter", "cuda_graph"])
@@ -47,7 +53,8 @@ def test_replay_gives_the_numbers_of_the_model_at_any_batch(mode: str) -> None:
 @pytest.mark.integration
 def test_compiled_replay_is_close_and_says_what_runs() -> None:
     model = net().eval()
-    runtime = replay(model, "compiled", backend="aot_eager").warmup(torch.randn(4, 6))
+    runtime = replay(model, "compiled", backend="aot_eager")
+    runtime.warmup(torch.randn(4, 6))
     assert runtime.active_backend == "aot_eager fullgraph"
     assert runtime.fallback_reason is None
     with torch.no_grad():
@@ -75,15 +82,15 @@ def test_boundaries_are_checked_as_deep_as_asked_for() -> None:
     strict = runtime.with_validation("strict")
     boundary = strict.run_prefix(torch.randn(4, 6))
     strict.validate_boundary(boundary)
-    wrong = boundary._replace(tensors=(boundary.tensors[0].double(),))
+    wrong = changed(boundary, tensors={label: t.double() for label, t in boundary.tensors.items()})
     with pytest.raises(ValueError, match="f64"):
         strict.run_suffix(wrong)
     with pytest.raises(cleave.InputError):
         runtime.run_suffix(wrong)
-    with pytest.raises(cleave.InputError, match="tensors"):
-        runtime.run_suffix(boundary._replace(tensors=()))
+    with pytest.raises(cleave.InputError, match=r"the boundary lacks %\d"):
+        runtime.run_suffix(changed(boundary, tensors={}))
     with pytest.raises(cleave.InputError, match="belongs to split"):
-        runtime.run_suffix(boundary._replace(split_id="another"))
+        runtime.run_suffix(changed(boundary, split_id="another"))
     with pytest.raises(TypeError, match="ReplayBoundary"):
         runtime.run_suffix(torch.randn(4, 16))  # type: ignore[arg-type]
     with pytest.raises(cleave.SplitError, match="fast"):
@@ -130,11 +137,11 @@ def test_the_source_of_a_half_runs_by_itself() -> None:
 
 
 def test_the_names_of_other_split_runtimes_are_there() -> None:
-    rt = cleave.prepare_split(net().eval(), example_inputs=(torch.randn(4, 6),), split=SPEC)
-    assert isinstance(rt.trace_plan, cleave.TracePlan)
-    assert isinstance(rt.trace_plan.nodes[0], cleave.TraceNode)
-    assert isinstance(rt.candidate, cleave.SplitCandidate)
-    assert isinstance(rt.cache_key, cleave.RuntimeCacheKey)
+    rt = cleave.compat.prepare_split(net().eval(), example_inputs=(torch.randn(4, 6),), split=SPEC)
+    assert isinstance(rt.trace_plan, cleave.compat.TracePlan)
+    assert isinstance(rt.trace_plan.nodes[0], cleave.compat.TraceNode)
+    assert isinstance(rt.candidate, cleave.compat.SplitCandidate)
+    assert isinstance(rt.cache_key, cleave.split.RuntimeCacheKey)
     assert 4 not in rt.cache_key
     assert rt.cache_key == cleave.prepare_split(net().eval(), example_inputs=(torch.randn(9, 6),), split=SPEC).cache_key
     assert rt.segments.prefix is not None

@@ -111,7 +111,7 @@ def run_bytes(code: bytes, inputs: list[torch.Tensor], folder: Path) -> torch.Te
 def test_a_file_that_was_not_traced_has_no_trace_report(tmp_path: Path) -> None:
     cleave.capture(Net().eval(), torch.randn(3, 4)).save(tmp_path / "net.clv")
     model = cleave.load(tmp_path / "net.clv")
-    assert model.coverage == cleave.Coverage(3, 0, 0.0, 0.0)
+    assert model.coverage == cleave.tracing.Coverage(3, 0, 0.0, 0.0)
     assert data(Path(model.report(tmp_path / "net.html")))["segments"] == []
     with pytest.raises(cleave.InputError, match="was not traced"):
         model.trace_report()

@@ -44,11 +44,11 @@ def _split(model: nn.Module) -> Any:
 
 
 def _pipe(model: nn.Module) -> Any:
-    return cleave.pipe_model(model, model_args=X, nparts=2, profile="estimate", training=False)
+    return cleave.pipe_model(model, example_inputs=X, nparts=2, profile="estimate", training=False)
 
 
 def _traced(model: nn.Module) -> Any:
-    return cleave.trace(model, X, dynamic_batch_size=(1, 16), dryrun=True)
+    return cleave.trace(model, X, dynamic_batch=(1, 16), dryrun=True)
 
 
 WAYS: dict[str, tuple[Callable[[nn.Module], Any], Callable[[Any, Path], Any]]] = {

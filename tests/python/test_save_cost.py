@@ -66,7 +66,7 @@ def _split(model: nn.Module) -> Any:
 
 
 def _pipe(model: nn.Module) -> Any:
-    return cleave.pipe_model(model, model_args=X, nparts=2, profile="estimate", dynamic_batch=RANGE)
+    return cleave.pipe_model(model, example_inputs=X, nparts=2, profile="estimate", dynamic_batch=RANGE)
 
 
 WAYS: dict[str, Callable[[nn.Module], Any]] = {"capture": _plan, "split": _split, "pipe": _pipe}
@@ -201,7 +201,7 @@ def test_a_traced_file_says_whether_it_trusts_formulas(
     kind: type[Deep], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = kind().eval()
-    traced = cleave.trace(model, X, dynamic_batch_size=RANGE, dryrun=True)
+    traced = cleave.trace(model, X, dynamic_batch=RANGE, dryrun=True)
     Calls.count = 0
     with caplog.at_level(logging.INFO, logger="cleave.sizes"):
         traced.save(tmp_path / "model.clv")

@@ -69,7 +69,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CLEAVE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     register()
-    cleave.trace(Net().eval(), X, backend=NAME, dynamic_batch_size=(1, 8), **ALL).save("traced.clv")
+    cleave.trace(Net().eval(), X, backend=NAME, dynamic_batch=(1, 8), **ALL).save("traced.clv")
     return tmp_path / "traced.clv"
 
 
@@ -220,7 +220,7 @@ def test_a_seal_that_is_none_is_an_error(traced: Path, seal: object) -> None:
 def test_a_torchscript_program_carries_seals(traced: Path) -> None:
     x = torch.randn(5, 4)
     net = Net().eval()
-    again = cleave.trace(net, X, backend=NAME, dynamic_batch_size=(1, 8), **ALL)
+    again = cleave.trace(net, X, backend=NAME, dynamic_batch=(1, 8), **ALL)
     torch.jit.save(again.to_torchscript(), "traced.pt")
     torch.save(x, "x.pt")
     program = (

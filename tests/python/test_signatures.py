@@ -248,7 +248,7 @@ def test_compiled_code_runs_of_signed_files_alone(traced, keys, tmp_path):
     native = cleave._native
     artifact = native.Artifact(os.fsencode(signed), [], False, False)  # signed, and opened without a key: not trusted
     runtime = native.Runtime(artifact, None, None, False, False, False, False, None, 0, False, 0.0, 0, True)
-    assert [cleave.SegmentState(*s).compiled for s in runtime.segments()] == [False]
+    assert [cleave.artifact.SegmentState(*s).compiled for s in runtime.segments()] == [False]
 
 
 # ---- the command line

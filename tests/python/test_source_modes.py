@@ -41,7 +41,7 @@ class Net(nn.Module):
 
 def pipe(model: nn.Module, x: Tensor, **options: Any) -> cleave.PartitionedPlan:
     options = {"nparts": 2, "profile": "estimate", "partitioning_method": "acyclic", **options}
-    return cleave.pipe_model(model, model_args=(x,), **options)
+    return cleave.pipe_model(model, example_inputs=(x,), **options)
 
 
 def check(tmp_path: Path, model: nn.Module, x: Tensor, *, delete: bool = False, **options: Any) -> list[str]:

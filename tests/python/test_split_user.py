@@ -133,13 +133,17 @@ def test_a_boundary_of_an_inference_plan_cannot_pretend_to_be_for_training() -> 
 
 def test_a_replay_boundary_that_was_edited_is_refused() -> None:
     spec = cleave.SplitSpec(boundary="50%", dynamic_batch=(1, 8))
-    rt = cleave.prepare_split_replay(net(), example_inputs=X, split=spec, mode="generated_eager")
+    rt = cleave.compat.prepare_split_replay(net(), example_inputs=X, split=spec, mode="generated_eager")
     good = rt.run_prefix(X)
-    for bad in (good._replace(cut=None), good._replace(sizes=None), good._replace(tensors=None)):
-        with pytest.raises(TypeError, match="boundary"):
+
+    def edited(**fields: Any) -> cleave.compat.ReplayBoundary:
+        return dataclasses.replace(good, payload=dataclasses.replace(good.payload, **fields))
+
+    for bad in (dataclasses.replace(good, payload=None), edited(sizes=None), edited(tensors=None)):
+        with pytest.raises(TypeError, match=r"(?i)boundary"):
             rt.run_suffix(bad)
     with pytest.raises(cleave.InputError, match="batch 9, but B=3"):
-        rt.run_suffix(good._replace(batch_size=9))
+        rt.run_suffix(edited(batch_size=9))
 
 
 def test_a_boundary_says_which_runtime_can_run_its_backward() -> None:
@@ -226,10 +230,10 @@ def test_an_unknown_device_is_an_argument_error() -> None:
 def test_the_helpers_take_a_replay_runtime_and_refuse_what_is_none() -> None:
     model = net()
     spec = cleave.SplitSpec(boundary="50%", dynamic_batch=(1, 8))
-    rt = cleave.prepare_split_replay(model, example_inputs=X, split=spec, mode="generated_eager")
+    rt = cleave.compat.prepare_split_replay(model, example_inputs=X, split=spec, mode="generated_eager")
     assert cleave.validate_dynamic_batches(rt, X, [1, 5]).ok
-    cleave.assert_forward_equivalent(model, rt, X)
-    cleave.assert_dynamic_batch_reuse(rt, {3: X, 2: X[:2]})
+    cleave.validation.assert_forward_equivalent(model, rt, X)
+    cleave.validation.assert_dynamic_batch_reuse(rt, {3: X, 2: X[:2]})
     with pytest.raises(TypeError, match="a SplitRuntime is needed"):
         cleave.validate_dynamic_batches(model, X, [1])  # type: ignore[arg-type]
     with pytest.raises(cleave.InputError, match="captured with a tensor"):
@@ -246,7 +250,7 @@ def test_the_gradient_helper_uses_the_loss_that_training_uses() -> None:
             return self.b(F.relu(self.a(x))).squeeze(-1)
 
     model = Flat()
-    cleave.assert_gradient_equivalent(model, prepare(model), X, torch.tensor([1, 0, 2]))  # one output: mse
+    cleave.validation.assert_gradient_equivalent(model, prepare(model), X, torch.tensor([1, 0, 2]))  # one output: mse
 
 
 # ---- the model after preparation

@@ -261,7 +261,7 @@ def test_train_and_eval_switch_as_in_the_model(tmp_path: Path) -> None:
             return F.dropout(self.drop(self.bn(self.fc(x))), 0.4, training=self.training)
 
     model, x = Net().eval(), torch.randn(6, 4)
-    text = cleave.pipe_model(model, model_args=x, nparts=2, profile="estimate").source()
+    text = cleave.pipe_model(model, example_inputs=x, nparts=2, profile="estimate").source()
     assert "F.dropout(dropout, p=0.4, training=self.training)" in text
     file = load(tmp_path, text)
     pipeline = file.Pipeline()

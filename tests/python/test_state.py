@@ -390,7 +390,7 @@ def test_passes_keep_the_state_of_their_half(optimize: str) -> None:
 def _staged(model: nn.Module, nparts: int, recomputation: bool, **options: Any) -> cleave.PartitionedPlan:
     return cleave.pipe_model(
         model,
-        model_args=(_inputs(1)[0],),
+        example_inputs=(_inputs(1)[0],),
         nparts=nparts,
         profile="estimate",
         batch_dim=None,

@@ -85,7 +85,7 @@ def test_bad_numbers_are_refused(bad: int, tmp_path: Path) -> None:
     ways = [
         lambda: cleave.capture(net, x, threads=bad),
         lambda: cleave.prepare_split(net, example_inputs=(x,), split=SPEC, threads=bad),
-        lambda: cleave.prepare_split_replay(net, example_inputs=(x,), split=SPEC, threads=bad),
+        lambda: cleave.compat.prepare_split_replay(net, example_inputs=(x,), split=SPEC, threads=bad),
         lambda: cleave.load(tmp_path / "net.clv", threads=bad),
         lambda: cleave.trace(net, x, threads=bad, dryrun=True),
     ]

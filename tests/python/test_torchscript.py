@@ -135,7 +135,7 @@ def test_a_fully_compiled_model_is_one_call_of_the_operator(tmp_path: Path) -> N
 
 def test_what_is_not_compiled_becomes_torchscript_with_its_parameters(tmp_path: Path) -> None:
     net = Net().eval()
-    traced = trace(net, torch.randn(3, 4), torch_executed_modules=["head"])
+    traced = trace(net, torch.randn(3, 4), exclude=["head"])
     script = traced.to_torchscript()
     assert operators(script) >= 2
     assert "aten::cumsum" in str(script.inlined_graph)
@@ -149,7 +149,7 @@ def test_what_is_not_compiled_becomes_torchscript_with_its_parameters(tmp_path: 
 
 def test_sizes_that_follow_the_batch_stay_dynamic(tmp_path: Path) -> None:
     net = Net().eval()
-    script = trace(net, torch.randn(1, 4), dynamic_batch_size=(1, 64)).to_torchscript()
+    script = trace(net, torch.randn(1, 4), dynamic_batch=(1, 64)).to_torchscript()
     again = reloaded(script, tmp_path)
     for rows in (1, 2, 4, 5, 6, 7, 33, 64):
         x = torch.randn(rows, 4)
@@ -164,7 +164,7 @@ def test_a_size_that_a_later_part_cannot_see_is_passed_to_it() -> None:
         total = (x * 2 + 1).sum(0).cumsum(0)
         return total / x.shape[0] + torch.sort(total)[0]
 
-    script = trace(model, torch.randn(3, 4), dynamic_batch_size=True).to_torchscript()
+    script = trace(model, torch.randn(3, 4), dynamic_batch=(1, 1024)).to_torchscript()
     for rows in (1, 2, 9):
         x = torch.randn(rows, 4)
         torch.testing.assert_close(script(x), model(x), **CLOSE)
@@ -200,7 +200,7 @@ def test_outputs_keep_their_structure(kind: str) -> None:
             "none": (a, None, 3),
         }[kind]
 
-    script = trace(model, torch.randn(3, 4), strict=False).to_torchscript()
+    script = trace(model, torch.randn(3, 4)).to_torchscript()
     x = torch.randn(3, 4)
     got, want = script(x), model(x)
     if kind == "none":
@@ -215,7 +215,7 @@ def test_inputs_are_nested_as_the_model_takes_them() -> None:
 
     one = [torch.randn(3, 4) for _ in range(6)]
     call = (one[0], (one[1], one[2]), [one[3], one[4]], True)
-    script = trace(model, call, example_kwarg_inputs={"named": {"k": one[5]}}).to_torchscript()
+    script = trace(model, call, example_kwargs={"named": {"k": one[5]}}).to_torchscript()
     want = model(*call, named={"k": one[5]})
     torch.testing.assert_close(script(one[0], (one[1], one[2]), [one[3], one[4]], {"k": one[5]}), want)
 
@@ -291,7 +291,7 @@ def test_what_keeps_state_is_refused() -> None:
 
 
 def test_outputs_that_torchscript_has_no_type_for_are_refused() -> None:
-    traced = trace(lambda x: {1: x * 2 + 1}, torch.randn(3), strict=False)
+    traced = trace(lambda x: {1: x * 2 + 1}, torch.randn(3))
     with pytest.raises(cleave.CaptureError, match="TorchScript"):
         traced.to_torchscript()
 
@@ -312,7 +312,7 @@ def test_torch_jit_save_of_a_traced_module_is_read_by_torch_jit_load(tmp_path: P
 
 
 def test_torch_jit_save_says_what_to_do_where_there_is_no_torchscript(tmp_path: Path) -> None:
-    traced = trace(lambda x: {1: x * 2 + 1}, torch.randn(3), strict=False)
+    traced = trace(lambda x: {1: x * 2 + 1}, torch.randn(3))
     with pytest.raises(cleave.CaptureError, match=r"torch\.jit\.save: .*TorchScript.*cleave\.load"):
         torch.jit.save(traced, tmp_path / "traced.pt")
     assert not list(tmp_path.iterdir())
@@ -338,7 +338,7 @@ def test_sizes_with_a_plan_of_their_own_are_refused() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1 if x.shape[0] > 1 else x * 3 - 1
 
-    traced = trace(model, torch.randn(4, 3), dynamic_batch_size=(1, 16))
+    traced = trace(model, torch.randn(4, 3), dynamic_batch=(1, 16))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         script = traced.to_torchscript()
@@ -568,8 +568,8 @@ def test_openvino_in_a_fresh_process_and_without_python(tmp_path: Path, program:
         net,
         torch.randn(2, 4),
         backend="openvino",
-        torch_executed_ops=["aten::sort", "aten::cumsum"],
-        dynamic_batch_size=(1, 16),
+        exclude=["aten::sort", "aten::cumsum"],
+        dynamic_batch=(1, 16),
         keep_slower=True,
     )
     assert traced.segments

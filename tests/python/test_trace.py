@@ -119,11 +119,11 @@ def test_a_function_is_traced_saved_and_run_without_python(backend: str, tmp_pat
 def test_a_module_and_its_method_with_any_batch(backend: str, tmp_path: Path) -> None:
     net = Net().eval()
     traced = cleave.trace(
-        net.forward, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch_size=True, keep_slower=True
+        net.forward, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch=(1, 1024), keep_slower=True
     )
     assert len(compiled_ops(traced)) == 1
     since = time.monotonic()
-    again = cleave.trace(net, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch_size=True, keep_slower=True)
+    again = cleave.trace(net, torch.rand(1, 1, 3, 3), backend=backend, dynamic_batch=(1, 1024), keep_slower=True)
     assert again.segments[0].facts["cached"] == 1
     assert time.monotonic() - since < 60
     with torch.no_grad():
@@ -158,16 +158,16 @@ def test_manual_partitioning(backend: str, caplog: pytest.LogCaptureFixture) -> 
         model,
         inputs,
         backend=backend,
-        dynamic_batch_size=True,
-        subgraph_builder_function=lambda node: "ExampleConvolutionLayer" in node.name,
+        dynamic_batch=(1, 1024),
+        select=lambda node: "ExampleConvolutionLayer" in node.name,
         keep_slower=True,
     )
     assert compiled_ops(traced) == [["conv2d", "add"]]
-    assert tape_ops(traced) == {"mul": "subgraph_builder_function leaves it out"}
+    assert tape_ops(traced) == {"mul": "select leaves it out"}
     lines = [r.getMessage() for r in caplog.records if r.name == "cleave.trace"]
     assert "aten::conv2d in layer.conv: compiled, segment 0" in lines
     assert "aten::add.Tensor in layer: compiled, segment 0" in lines
-    assert "aten::mul.Tensor: not compiled: subgraph_builder_function leaves it out" in lines
+    assert "aten::mul.Tensor: not compiled: select leaves it out" in lines
     with torch.no_grad():
         close(traced(inputs), model(inputs))
 
@@ -177,7 +177,7 @@ def test_a_resnet_50_at_every_batch(backend: str, tmp_path: Path) -> None:
     model, make_inputs = resnet50()
     model.eval()
     example = make_inputs().args[0][:1]
-    traced = cleave.trace(model, example, backend=backend, dynamic_batch_size=True, keep_slower=True)
+    traced = cleave.trace(model, example, backend=backend, dynamic_batch=(1, 1024), keep_slower=True)
     assert traced.coverage.percent > 99
     batch = torch.rand(7, *example.shape[1:])
     with torch.no_grad():
@@ -341,7 +341,7 @@ def test_openvino_gives_back_inputs_that_go_through() -> None:
 
     x = torch.rand(4, 16)
     kept = x.clone()
-    module = cleave.trace(through, x, backend="openvino", dynamic_batch_size=True, keep_slower=True)
+    module = cleave.trace(through, x, backend="openvino", dynamic_batch=(1, 1024), keep_slower=True)
     for _ in range(3):
         close(module(x), through(kept))
         assert torch.equal(x, kept)

@@ -30,7 +30,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, cleave.
     net = Net().cuda().eval()
     folder = tmp_path_factory.mktemp("cache")
     return net, cleave.trace(
-        net, torch.rand(2, 3, 8, 8, device="cuda"), dynamic_batch_size=(1, 64), cache=folder, keep_slower=True
+        net, torch.rand(2, 3, 8, 8, device="cuda"), dynamic_batch=(1, 64), cache=folder, keep_slower=True
     )
 
 

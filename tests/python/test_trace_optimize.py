@@ -145,7 +145,7 @@ def test_sizes_that_code_does_not_serve_run_on_the_tape() -> None:
     torch.manual_seed(3)
     net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 8), nn.Dropout(0.1), nn.ReLU()).eval()
     exact = Exact(supports=lambda node: short(node.op) == "linear")
-    made = exact.trace(net, torch.rand(3, 8), dynamic_batch_size=(1, 16), minimum_segment_size=1)
+    made = exact.trace(net, torch.rand(3, 8), dynamic_batch=(1, 16), minimum_segment_size=1)
     for rows in (3, 1, 9, 16):
         x = torch.rand(rows, 8)
         with torch.no_grad():

@@ -92,7 +92,7 @@ def test_wrong_numbers_at_other_batches_alone_are_found() -> None:
     def wrong(ops: list[str], out: list[Tensor]) -> list[Tensor]:
         return [t + 1 for t in out] if "aten::tanh" in ops and out[0].shape[0] == 7 else out
 
-    traced = Exact(running=wrong).trace(chain, x, dynamic_batch_size=True)
+    traced = Exact(running=wrong).trace(chain, x, dynamic_batch=(1, 1024))
     assert list(tape_ops(traced)) == ["tanh", "exp"]  # exp is alone then
     agree(traced, chain, torch.rand(7, 4))
 
@@ -232,7 +232,7 @@ def test_random_numbers_go_on_as_if_nothing_was_traced() -> None:
     torch.manual_seed(0)
     want = torch.rand(3)
     torch.manual_seed(0)
-    Exact().trace(lambda x: torch.relu(x * 2) * torch.rand(4), x, dynamic_batch_size=True)
+    Exact().trace(lambda x: torch.relu(x * 2) * torch.rand(4), x, dynamic_batch=(1, 1024))
     assert torch.equal(torch.rand(3), want)
 
 
@@ -251,7 +251,7 @@ def test_unsupported_operators_split_and_are_listed_with_their_place() -> None:
     with pytest.raises(AttributeError, match=r"(?s)aten::sigmoid.*test_trace_parts.py:\d+: no sigmoid in this chip"):
         no_sigmoid.trace(chain, x, fallback=False)
     with pytest.raises(cleave.TraceError, match="aten::sigmoid"):
-        no_sigmoid.trace(chain, x, require_full_compilation=True)
+        cleave.compat.trace(chain, x, backend=no_sigmoid.name, cache=False, require_full_compilation=True)
 
 
 def test_fallback_false_lists_every_unsupported_operator() -> None:
@@ -289,21 +289,23 @@ def test_no_more_segments_than_asked_for() -> None:
 
     exact = Exact(supports=lambda node: node.op != "aten::sigmoid")
     for most in (1, 2, 4, 10):
-        traced = exact.trace(model, x, max_subgraph_count=most)
+        traced = exact.trace(model, x, max_segments=most)
         assert len(traced.segments) == min(most, 4)
         agree(traced, model, x)
 
 
 def test_the_share_that_is_asked_for() -> None:
     half = Exact(supports=lambda node: short(node.op) in ("mul", "relu", "add"))
-    assert len(half.trace(chain, x, model_support_percentage_threshold=0.5).segments) == 1
+    assert len(half.trace(chain, x, support_threshold=0.5).segments) == 1
     with pytest.raises(ValueError, match="less of the model could be compiled than is asked for"):
-        half.trace(chain, x, model_support_percentage_threshold=0.51)
+        half.trace(chain, x, support_threshold=0.51)
 
 
-@pytest.mark.parametrize("name", ["ops_to_partition", "torch_executed_ops"])
+@pytest.mark.parametrize("name", ["exclude", "ops_to_partition", "torch_executed_ops"])
 def test_operators_that_the_caller_wants_on_the_tape(name: str) -> None:
-    traced = Exact().trace(chain, x, **{name: ["aten::sigmoid"]})
+    trace = cleave.trace if name == "exclude" else cleave.compat.trace
+    how: dict[str, Any] = {"backend": Exact().name, "cache": False, "keep_slower": True, name: ["aten::sigmoid"]}
+    traced = trace(chain, x, **how)
     assert compiled_ops(traced) == [["mul", "relu", "add"], ["tanh", "exp"]]
     assert tape_ops(traced) == {"sigmoid": "the caller wants this operator on the tape"}
 
@@ -326,7 +328,7 @@ class Outer(nn.Module):
     ("module", "left"), [("Inner", 2), ("body", 2), ("body.0", 5), ("body.1", 5), ("Outer", 0), ("Sequential", 2)]
 )
 def test_modules_that_the_caller_wants_on_the_tape(module: str, left: int) -> None:
-    traced = Exact().trace(Outer(), x, torch_executed_modules=[module])
+    traced = Exact().trace(Outer(), x, exclude=[module])
     assert traced.coverage.compiled == left
     agree(traced, Outer(), x)
 
@@ -338,9 +340,9 @@ def test_the_function_of_the_caller_sees_nodes_and_decides() -> None:
         seen.append(node)
         return "Inner" in node.name
 
-    traced = Exact().trace(Outer(), x, subgraph_builder_function=choose)
+    traced = Exact().trace(Outer(), x, select=choose)
     assert compiled_ops(traced) == [["mul", "relu", "add"] * 2]
-    assert tape_ops(traced)["tanh"] == "subgraph_builder_function leaves it out"
+    assert tape_ops(traced)["tanh"] == "select leaves it out"
     first = seen[0]
     assert first.name == ("Outer", "body", "Sequential", "0", "Inner")
     assert first.module_path == "body.0"
@@ -356,7 +358,7 @@ def test_what_the_function_of_the_caller_raises_comes_out() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        Exact().trace(chain, x, subgraph_builder_function=choose)
+        Exact().trace(chain, x, select=choose)
 
 
 def test_a_dry_run_compiles_nothing() -> None:
@@ -383,29 +385,31 @@ def test_a_dry_run_compiles_nothing() -> None:
         ({"compiler_timeout": -1.0}, ValueError, "compiler_timeout is above 0"),
         ({"compiler_timeout": float("nan")}, ValueError, "compiler_timeout is above 0"),
         ({"compiler_workdir": 5}, TypeError, "str, bytes or os.PathLike"),
-        ({"subgraph_builder_function": 5}, TypeError, "subgraph_builder_function is a function"),
+        ({"select": 5}, TypeError, "select is a function"),
         ({"minimum_segment_size": 0}, ValueError, "minimum_segment_size is between 1"),
         ({"minimum_segment_size": 2.0}, TypeError, "minimum_segment_size is a whole number"),
         ({"minimum_segment_size": True}, TypeError, "minimum_segment_size is a whole number"),
         ({"minimum_segment_size": 1 << 40}, ValueError, "minimum_segment_size"),
-        ({"max_subgraph_count": 0}, ValueError, "max_subgraph_count is between 1"),
-        ({"model_support_percentage_threshold": 1.5}, ValueError, "between 0 and 1"),
-        ({"model_support_percentage_threshold": "all"}, TypeError, "is a number"),
-        ({"dynamic_batch_size": 5}, TypeError, "dynamic_batch_size is True, False or a range"),
-        ({"dynamic_batch_size": (5, 2)}, ValueError, ""),
-        ({"dynamic_batch_size": (0, "a")}, (TypeError, ValueError), ""),
-        ({"ops_to_partition": "aten::relu"}, TypeError, "ops_to_partition is a list of texts"),
-        ({"torch_executed_ops": [5]}, TypeError, "an item of torch_executed_ops"),
-        ({"torch_executed_modules": "body"}, TypeError, "torch_executed_modules is a list of texts"),
+        ({"max_segments": 0}, ValueError, "max_segments is between 1"),
+        ({"support_threshold": 1.5}, ValueError, "between 0 and 1"),
+        ({"support_threshold": "all"}, TypeError, "is a number"),
+        ({"dynamic_batch": 5}, TypeError, r"dynamic_batch is a range such as \(1, 64\)"),
+        ({"dynamic_batch": (5, 2)}, ValueError, ""),
+        ({"dynamic_batch": (0, "a")}, (TypeError, ValueError), ""),
+        ({"exclude": "aten::relu"}, TypeError, "exclude is a list of texts"),
+        ({"exclude": [5]}, TypeError, "an item of exclude"),
+        ({"dynamic_batch_size": True}, TypeError, r"has no argument dynamic_batch_size: use dynamic_batch=\(1, 64\)"),
+        ({"torch_executed_ops": ["aten::relu"]}, TypeError, "has no argument torch_executed_ops: use exclude"),
+        ({"require_full_compilation": True}, TypeError, "require_full_compilation: use fallback=False"),
         ({"rtol": -1}, ValueError, "rtol"),
         ({"atol": "0"}, TypeError, "atol is a number"),
         ({"check_tolerance": -0.1}, ValueError, "check_tolerance"),
         ({"check_inputs": x}, TypeError, "check_inputs is a list"),
         ({"parallel": 0}, ValueError, "parallel is between 1"),
         ({"cache": 5}, TypeError, "str, bytes or os.PathLike"),
-        ({"example_kwarg_inputs": [1]}, TypeError, "dict"),
+        ({"example_kwargs": [1]}, TypeError, "dict"),
         ({"fallback": "no"}, TypeError, "fallback is True or False"),
-        ({"strict": 1}, TypeError, "strict is True or False"),
+        ({"strict": 1}, TypeError, "no argument strict: use cleave.compat.trace"),
         ({"no_such_option": 1}, TypeError, "no_such_option"),
         ({"check_trace": None}, TypeError, "check_trace is True or False"),
         ({"dryrun": "yes"}, TypeError, "dryrun is True or False"),
@@ -457,13 +461,15 @@ def test_check_inputs_are_compared_too() -> None:
         grow.trace(lambda x: torch.relu(x * 2) + 1, x, check_inputs=big)
 
 
-def test_dicts_need_strict_to_be_off() -> None:
+def test_a_strict_trace_refuses_dicts() -> None:
     def model(x: Tensor) -> dict[str, Tensor]:
         return {"a": x * 2 + 1}
 
+    how: dict[str, Any] = {"backend": Exact().name, "cache": False}
     with pytest.raises(RuntimeError, match="strict=False"):
-        Exact().trace(model, x)
-    assert list(Exact().trace(model, x, strict=False)(x)) == ["a"]
+        cleave.compat.trace(model, x, **how)
+    assert list(cleave.compat.trace(model, x, strict=False, **how)(x)) == ["a"]
+    assert list(Exact().trace(model, x)(x)) == ["a"]
 
 
 # ---- work folders, cache

@@ -98,15 +98,16 @@ def test_the_caller_may_keep_them() -> None:
 
 @pytest.mark.parametrize("option", ["fallback", "require_full_compilation"])
 def test_who_wants_everything_compiled_gets_it(option: str) -> None:
-    traced = Timed().trace(lambda x: x.sin().cos(), X, **{option: option != "fallback"})
+    trace = cleave.trace if option == "fallback" else cleave.compat.trace
+    traced = trace(lambda x: x.sin().cos(), X, backend=Timed().name, cache=False, **{option: option != "fallback"})
     assert compiled_ops(traced) == [["sin", "cos"]]
 
 
 def test_a_share_that_must_be_compiled_counts_what_could_be() -> None:
-    traced = Timed().trace(Parts(), X, model_support_percentage_threshold=0.99)
+    traced = Timed().trace(Parts(), X, support_threshold=0.99)
     assert dropped_ops(traced) == {"sin", "cos"}
     with pytest.raises(cleave.ArgumentError, match="less of the model"):
-        Timed().trace(Parts(), X, model_support_percentage_threshold=0.999)
+        Timed().trace(Parts(), X, support_threshold=0.999)
 
 
 def test_where_all_are_slower_the_tape_is_left() -> None:
@@ -139,7 +140,7 @@ def test_sizes_beside_the_example_count_too() -> None:
             return super()._run(code, inputs)
 
     x = torch.arange(64.0).view(8, 8)
-    traced = Rows().trace(Parts(), x, dynamic_batch_size=(1, 8))
+    traced = Rows().trace(Parts(), x, dynamic_batch=(1, 8))
     assert traced.segments == []
     assert torch.equal(traced(x[:3]), Parts()(x[:3]))
 

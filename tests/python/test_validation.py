@@ -107,14 +107,14 @@ def test_state_and_random_numbers_are_compared_and_left_as_they_were() -> None:
 def test_forward_equivalence() -> None:
     model = _mlp()
     rt = _runtime(model)
-    cleave.assert_forward_equivalent(model, rt, torch.randn(5, 4))
+    cleave.validation.assert_forward_equivalent(model, rt, torch.randn(5, 4))
     other = _mlp()
     with torch.no_grad():
         other[0].weight.mul_(1 + 1e-6)
     x = torch.randn(5, 4)
     with pytest.raises(cleave.ValidationError, match="differs by up to"):
-        cleave.assert_forward_equivalent(other, rt, (x,))
-    cleave.assert_forward_equivalent(other, rt, (x,), rtol=1e-3, atol=1e-3)
+        cleave.validation.assert_forward_equivalent(other, rt, (x,))
+    cleave.validation.assert_forward_equivalent(other, rt, (x,), rtol=1e-3, atol=1e-3)
 
 
 def test_a_tolerance_accepts_close_numbers_and_says_how_close() -> None:
@@ -133,11 +133,11 @@ def test_a_tolerance_accepts_close_numbers_and_says_how_close() -> None:
 
 def test_reuse_of_one_plan() -> None:
     rt = _runtime(_mlp())
-    cleave.assert_dynamic_batch_reuse(rt, {n: torch.randn(n, 4) for n in (1, 2, 9, 33)})
-    cleave.assert_dynamic_batch_reuse(rt, [(torch.randn(n, 4),) for n in (4, 11)])
+    cleave.validation.assert_dynamic_batch_reuse(rt, {n: torch.randn(n, 4) for n in (1, 2, 9, 33)})
+    cleave.validation.assert_dynamic_batch_reuse(rt, [(torch.randn(n, 4),) for n in (4, 11)])
     rt = _runtime(Fn(_branch, 4).eval())
     with pytest.raises(cleave.ValidationError, match="2 plans"):
-        cleave.assert_dynamic_batch_reuse(rt, {n: torch.randn(n, 4) for n in (1, 2, 9)})
+        cleave.validation.assert_dynamic_batch_reuse(rt, {n: torch.randn(n, 4) for n in (1, 2, 9)})
 
 
 class Halves:
@@ -170,17 +170,17 @@ def test_gradient_equivalence(targets: Tensor) -> None:
     model = _mlp()
     model[0].weight.grad = torch.ones(8, 4)
     x = torch.randn(5, 4)
-    cleave.assert_gradient_equivalent(model, Halves(model), x, targets)
+    cleave.validation.assert_gradient_equivalent(model, Halves(model), x, targets)
     assert torch.equal(model[0].weight.grad, torch.ones(8, 4)), "gradients are put back"
     assert model[2].weight.grad is None
     with pytest.raises(cleave.ValidationError, match=r"gradient of 0\.weight differs"):
-        cleave.assert_gradient_equivalent(model, Halves(model, 0.01), x, targets)
-    cleave.assert_gradient_equivalent(model, Halves(model, 1e-9), x, targets, atol=1e-3)
+        cleave.validation.assert_gradient_equivalent(model, Halves(model, 0.01), x, targets)
+    cleave.validation.assert_gradient_equivalent(model, Halves(model, 1e-9), x, targets, atol=1e-3)
     other = copy.deepcopy(model)
     with torch.no_grad():
         other[2].weight.mul_(1.5)
     with pytest.raises(cleave.ValidationError, match="the loss differs"):
-        cleave.assert_gradient_equivalent(other, Halves(model), x, targets)
+        cleave.validation.assert_gradient_equivalent(other, Halves(model), x, targets)
 
 
 def test_a_model_that_draws_and_counts_is_equal_to_its_split_and_left_as_it_was() -> None:
@@ -189,7 +189,9 @@ def test_a_model_that_draws_and_counts_is_equal_to_its_split_and_left_as_it_was(
     runtime, before = _runtime(model), state_of(copy.deepcopy(model))
     torch.manual_seed(1)
     drawn = torch.get_rng_state()
-    cleave.assert_forward_equivalent(model, runtime, torch.randn(3, 4, generator=torch.Generator().manual_seed(2)))
+    cleave.validation.assert_forward_equivalent(
+        model, runtime, torch.randn(3, 4, generator=torch.Generator().manual_seed(2))
+    )
     assert torch.equal(torch.get_rng_state(), drawn)
     same_state(before, state_of(model), "the model")
 
@@ -197,7 +199,7 @@ def test_a_model_that_draws_and_counts_is_equal_to_its_split_and_left_as_it_was(
 def test_gradients_are_compared_with_the_loss_that_training_takes_by_default() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Flatten(0))
     runtime = _runtime(model, trainable=True)
-    cleave.assert_gradient_equivalent(model, runtime, torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    cleave.validation.assert_gradient_equivalent(model, runtime, torch.randn(3, 4), torch.tensor([0, 1, 2]))
 
 
 # ---- ways to compress the boundary
@@ -253,7 +255,7 @@ def test_each_way_to_compress_is_measured_where_it_counts() -> None:
     assert int8.lost == max(e.relative for b in boundaries for e in _errors_of(b, "int8"))
 
 
-def _errors_of(boundary: cleave.BoundaryPayload, method: str) -> list[cleave.CompressionError]:
+def _errors_of(boundary: cleave.BoundaryPayload, method: str) -> list[cleave.payload.CompressionError]:
     boundary.to_bytes(compress=method)
     return list(boundary.compression_error.values())
 

@@ -183,7 +183,7 @@ def test_an_exact_cut_is_drawn_in_its_own_order(net: Net) -> None:
 
 def test_a_replay_runtime_is_drawn_as_its_split(net: Net) -> None:
     spec = cleave.SplitSpec(boundary="after:stem")
-    replay = cleave.prepare_split_replay(net, example_inputs=inputs(), split=spec, mode="generated_eager")
+    replay = cleave.compat.prepare_split_replay(net, example_inputs=inputs(), split=spec, mode="generated_eager")
     assert replay.visualize(return_dot=True) == export_split_dot(replay) == replay.runtime.visualize(return_dot=True)
 
 

@@ -63,7 +63,7 @@ def write_traced(path: Path) -> None:
     layers = [nn.Linear(4, 8), nn.ReLU(), nn.Hardtanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)]
     x = torch.arange(12.0).reshape(3, 4) / 2 - 3
     net = plain(nn.Sequential(*layers))
-    cleave.trace(net, x, backend="example", dynamic_batch_size=(1, 8), cache=False).save(path)
+    cleave.trace(net, x, backend="example", dynamic_batch=(1, 8), cache=False).save(path)
 
 
 def main() -> None:
