@@ -6,6 +6,7 @@ else()
 	set(CLEAVE_SOVERSION ${PROJECT_VERSION_MAJOR})
 endif()
 
+add_compile_definitions(CLV_EXPERIMENTAL=) # our own code uses all of cleave.h
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_C_STANDARD_REQUIRED ON)

@@ -91,7 +91,7 @@ endforeach()
 
 # Pages for the tests in a browser (tests/browser/, run by tools/test.sh).
 add_executable(page tests/browser/page.c)
-target_link_libraries(page PRIVATE cleave-core)
+target_link_libraries(page PRIVATE cleave-core-objects)
 set_target_properties(page PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 cleave_own_code(page)
 

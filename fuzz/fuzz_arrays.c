@@ -12,7 +12,7 @@
 static void look(const void *data, size_t n)
 {
 	clv_arrays *a;
-	if (clv_arrays_parse(data, n, &a) != CLV_OK) {
+	if (arrays_parse(data, n, &a) != CLV_OK) {
 		MUST(clv_last_error()[0] != '\0');
 		return;
 	}

@@ -55,7 +55,7 @@ static void list(const artifact *a)
 		clv_tensor_info info = {.size = sizeof info};
 		MUST(clv_artifact_tensor(a, i, &info) == CLV_OK && strlen(info.digest) == 32);
 	}
-	clv_artifact_check_data(a);
+	artifact_check_data(a);
 }
 
 /* Memory as a run would need it. */

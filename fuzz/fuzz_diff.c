@@ -34,7 +34,7 @@ static void compare(const plan *a, const plan *b)
 			check_json(text, differ);
 		else
 			check_page(text);
-		clv_string_free(text);
+		clv_free(text);
 	}
 }
 

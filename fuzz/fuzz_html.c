@@ -45,33 +45,30 @@ static void look(const plan *p, const char *title, const char *name)
 {
 	const bool compiled[GROUPS] = {true, false, false};
 	const char *names[GROUPS] = {name, title, NULL};
-	clv_pipe_stage facts[GROUPS];
-	const clv_pipe_stage *all[GROUPS];
+	stage_score stages[GROUPS] = {{0}};
 	uint32_t *group = mem_ids(p->nodes.n + 1);
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	html_spec o = {.frontier = NONE};
 	char *page = NULL;
 	MUST(group);
 	for (node_id n = 0; n < p->nodes.n; n++)
 		group[n] = n % GROUPS;
-	for (uint32_t i = 0; i < GROUPS; i++) {
-		facts[i] = (clv_pipe_stage){.size = sizeof facts[i], .device = i % 2};
-		all[i] = &facts[i];
-	}
+	for (uint32_t i = 0; i < GROUPS; i++)
+		stages[i].device = i % 2;
 	o.title = title;
 	if (*title) {
 		o.nsegments = o.nstages = GROUPS;
 		o.segment_of_node = o.stage_of_node = group;
 		o.segment_compiled = compiled;
 		o.segment_reason = names;
-		o.stage_facts = all;
+		o.stages = stages;
 		o.ndevices = 2;
 		o.device_names = names;
 	}
-	clv_status st = clv_plan_html(p, &o, &page);
+	clv_status st = plan_html(p, &o, &page);
 	MUST(st == CLV_OK || status_message()[0] != '\0');
 	if (st == CLV_OK)
 		check_page(p, page);
-	clv_string_free(page);
+	clv_free(page);
 	mem_free(group);
 }
 

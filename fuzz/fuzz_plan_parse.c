@@ -36,9 +36,9 @@ static void check_views(const plan *p)
 
 static void check_inspect(const plan *p)
 {
-	char *text;
-	MUST(clv_plan_inspect(p, &text) == CLV_OK);
-	clv_string_free(text);
+	strbuf b = STRBUF_INIT;
+	MUST(plan_inspect(p, &b) == CLV_OK);
+	strbuf_free(&b);
 }
 
 /* Each frontier can be looked at; the exact cut is a plan like any other, or is refused. */
@@ -51,7 +51,7 @@ static void check_frontiers(const plan *p)
 	for (int json = 0; json < 2; json++) {
 		char *text;
 		MUST(clv_frontiers_inspect(f, json, &text) == CLV_OK);
-		clv_string_free(text);
+		clv_free(text);
 	}
 	for (uint32_t i = 0; i < clv_frontiers_count(f); i++) {
 		clv_frontier c = {.size = sizeof c};
@@ -59,7 +59,7 @@ static void check_frontiers(const plan *p)
 		MUST(clv_frontiers_get(f, i, &c) == CLV_OK);
 		clv_status st = clv_frontiers_bytes_text(f, i, &text);
 		MUST(st == CLV_OK || st == CLV_E_OVERFLOW);
-		clv_string_free(text);
+		clv_free(text);
 	}
 	if (clv_frontiers_choose(f, "auto", NULL, &at) == CLV_OK)
 		MUST(clv_frontiers_check(f, at, NULL) == CLV_OK);
@@ -75,11 +75,11 @@ static void check_pictures(const plan *p)
 	clv_dot_options o = {sizeof o, CLV_NONE, "operation", CLV_DOT_ALL_MODULES, "LR", true, true, true};
 	char *text;
 	MUST(clv_plan_dot(p, &o, &text) == CLV_OK && utf8_valid(text, strlen(text)));
-	clv_string_free(text);
+	clv_free(text);
 	o = (clv_dot_options)CLV_DOT_OPTIONS_INIT;
 	o.frontier = p->nodes.n > 1 ? p->nodes.n / 2 - 1 : CLV_NONE;
 	MUST(clv_plan_dot(p, &o, &text) == CLV_OK && utf8_valid(text, strlen(text)));
-	clv_string_free(text);
+	clv_free(text);
 }
 
 /* Some nodes cannot be written as Python; then there is a reason. */
@@ -90,7 +90,7 @@ static void check_source(const plan *p)
 	o.first = p->nodes.n / 2;
 	o.del = p->nodes.n % 2;
 	if (clv_plan_source(p, &o, &text) == CLV_OK)
-		clv_string_free(text);
+		clv_free(text);
 	else
 		MUST(status_message()[0] != '\0');
 	clv_stages_options stages = CLV_STAGES_OPTIONS_INIT;
@@ -99,7 +99,7 @@ static void check_source(const plan *p)
 	stages.nstages = 3;
 	stages.del = p->nodes.n % 2;
 	if (clv_plan_stages_source(p, &stages, &text) == CLV_OK)
-		clv_string_free(text);
+		clv_free(text);
 	else
 		MUST(status_message()[0] != '\0');
 }
@@ -122,9 +122,9 @@ static void check_stages(const plan *p)
 	}
 	check_round_trip(clv_partition_plan(part, NULL));
 	MUST(clv_partition_table(part, &text) == CLV_OK);
-	clv_string_free(text);
+	clv_free(text);
 	MUST(clv_partition_graph_json(part, &text) == CLV_OK);
-	clv_string_free(text);
+	clv_free(text);
 	clv_partition_free(part);
 }
 

@@ -216,7 +216,7 @@ static void report(const artifact *a)
 		json_t *root = json ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
 		MUST(!json || root);
 		json_decref(root);
-		clv_string_free(text);
+		clv_free(text);
 	}
 }
 

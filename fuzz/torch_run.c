@@ -173,7 +173,7 @@ static void open_and_run(const strbuf *file)
 	if (clv_artifact_parse(bytes, file->n, NULL, &a) == CLV_OK && clv_runtime_create(a, &o, &r) == CLV_OK)
 		run(r);
 	clv_runtime_free(r);
-	clv_artifact_close(a);
+	clv_artifact_free(a);
 	free(bytes);
 }
 

@@ -41,14 +41,9 @@ clv_status clv_artifact_parse(const void *data, size_t size, const clv_open_opti
 	return artifact_parse(data, size, &o, out);
 }
 
-void clv_artifact_close(clv_artifact *a)
+void clv_artifact_free(clv_artifact *a)
 {
 	artifact_free(a);
-}
-
-clv_status clv_artifact_check_data(const clv_artifact *a)
-{
-	return a ? artifact_check_data(a) : fail(CLV_E_INVALID, "clv_artifact_check_data needs an artifact");
 }
 
 clv_status clv_artifact_sign(const char *path, const char *key, const clv_open_options *options, const char *output)
@@ -138,6 +133,11 @@ bool clv_artifact_has_weights(const clv_artifact *a)
 	return a && a->weights;
 }
 
+bool clv_artifact_any_size(const clv_artifact *a)
+{
+	return a && a->any_size;
+}
+
 bool clv_artifact_about(const clv_artifact *a, uint32_t i, const char **key, const char **text)
 {
 	if (!a || !key || !text || i >= a->notes.n)
@@ -194,7 +194,6 @@ clv_status clv_artifact_segment(const clv_artifact *a, uint32_t number, uint32_t
 		.backend = s->backend,
 		.first = s->first,
 		.end = s->end,
-		.nmembers = s->members.n,
 		.nsymbols = s->sizes.n,
 		.sizes = s->sizes.n ? &s->sizes.at[0].low : NULL, /* pairs */
 	};

@@ -64,7 +64,7 @@ static clv_status add_fallbacks(groups *g)
 	return CLV_OK;
 }
 
-static clv_status fill(groups *g, const char *const *on_tape, clv_html_options *page)
+static clv_status fill(groups *g, const char *const *on_tape, html_spec *page)
 {
 	g->of_node = mem_ids(g->e->p->nodes.n + 1);
 	if (!g->of_node)
@@ -82,20 +82,19 @@ clv_status clv_artifact_html(const clv_artifact *a, const clv_report_options *re
                              char **out)
 {
 	clv_report_options r = CLV_REPORT_OPTIONS_INIT;
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	html_spec o;
 	if (!a || !out)
 		return fail(CLV_E_INVALID, "clv_artifact_html needs an artifact and a place for the page");
 	TRY(options_read(&r, sizeof r, report, "clv_report_options"));
-	TRY(options_read(&o, sizeof o, page, "clv_html_options"));
-	o.size = sizeof o; /* that of an older caller would hide the segments */
 	if (r.plan >= a->plans.n)
 		return fail(CLV_E_INVALID, "there is no plan %u", r.plan);
 	groups g = {.e = &a->plans.at[r.plan]};
+	TRY(html_spec_read(g.e->p, page, &o));
 	clv_status st = CLV_OK;
-	if (o.nsegments == 0 && g.e->segments.n + g.e->fallbacks.n)
+	if (g.e->segments.n + g.e->fallbacks.n)
 		st = fill(&g, r.on_tape, &o);
 	if (st == CLV_OK)
-		st = clv_plan_html(g.e->p, &o, out);
+		st = plan_html(g.e->p, &o, out);
 	mem_free(g.of_node);
 	vec_free(&g.compiled);
 	vec_free(&g.reasons);

@@ -31,9 +31,9 @@ const char *clv_version(void)
 	return CLV_VERSION;
 }
 
-void clv_string_free(char *s)
+void clv_free(void *p)
 {
-	mem_free(s);
+	mem_free(p);
 }
 
 clv_status clv_plan_parse(const char *text, size_t size, clv_plan **out)
@@ -64,33 +64,6 @@ clv_status clv_plan_print(const clv_plan *p, char **out)
 	return strbuf_take(&b, out);
 }
 
-clv_status clv_plan_verify(const clv_plan *p)
-{
-	return p ? plan_verify(p) : fail(CLV_E_INVALID, "clv_plan_verify needs a plan");
-}
-
-clv_status clv_plan_copy(const clv_plan *p, clv_plan **out)
-{
-	return p && out ? plan_copy(p, out) : fail(CLV_E_INVALID, "clv_plan_copy needs a plan and a place for the copy");
-}
-
-bool clv_plan_equal(const clv_plan *a, const clv_plan *b)
-{
-	return a == b || (a && b && plan_equal(a, b));
-}
-
-clv_status clv_plan_inspect(const clv_plan *p, char **out)
-{
-	if (!p || !out)
-		return fail(CLV_E_INVALID, "clv_plan_inspect needs a plan and a place for the text");
-	strbuf b = STRBUF_INIT;
-	clv_status st = plan_inspect(p, &b);
-	if (st == CLV_OK)
-		return strbuf_take(&b, out);
-	strbuf_free(&b);
-	return st;
-}
-
 clv_status clv_plan_source(const clv_plan *p, const clv_source_options *options, char **out)
 {
 	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
@@ -117,12 +90,9 @@ clv_status clv_plan_stages_source(const clv_plan *p, const clv_stages_options *o
 	                 .devices = o.devices,
 	                 .sizes = o.sizes,
 	                 .batch_symbol = o.batch_symbol,
-	                 .batch_dim = o.batch_dim,
 	                 .depth = o.depth,
 	                 .basic_blocks = o.basic_blocks,
 	                 .nbasic_blocks = o.nbasic_blocks,
-	                 .not_saved = o.not_saved,
-	                 .nnot_saved = o.nnot_saved,
 	                 .del = o.del};
 	strbuf b = STRBUF_INIT;
 	clv_status st = plan_stages_source(p, &s, &b);

@@ -3,6 +3,7 @@
  * Six layers as plan text are partitioned for four devices by an estimate of what they take. The plan comes back with its
  * nodes stage by stage; each stage is a program of its own, fed with what the one before it gives, and together they must
  * give the bits of the whole model. */
+#define CLV_EXPERIMENTAL
 #include <cleave.h>
 
 #include <stdio.h>
@@ -111,7 +112,7 @@ int main(void)
 	    clv_partition_table(partition, &table))
 		return failed();
 	fputs(table, stdout);
-	clv_string_free(table);
+	clv_free(table);
 
 	if (clv_tensor_from_data(data, "f32", 2, (const int64_t[]){BATCH, WIDTH}, &x) || make_program(plan, 0, 0, &whole) ||
 	    clv_program_run(whole, (const clv_tensor *const[]){x}, 1, &y, 1) || run_stages(partition, x, &z))

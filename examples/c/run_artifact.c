@@ -181,6 +181,6 @@ int main(int argc, char **argv)
 	if (st != CLV_OK) /* "" where it was not the library that failed */
 		fprintf(stderr, "%s %s\n", clv_status_name(st), clv_last_error());
 	clv_runtime_free(model);
-	clv_artifact_close(file);
+	clv_artifact_free(file);
 	return st != CLV_OK;
 }

@@ -2,6 +2,7 @@
  *
  * A network of two layers as plan text: its parameters are bound by name, it runs whole, and the result is compared
  * with loops over the same numbers. Then it is cut in two, and prefix and suffix together must give the same bits. */
+#define CLV_EXPERIMENTAL
 #include <cleave.h>
 
 #include <stdio.h>

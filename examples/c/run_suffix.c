@@ -20,7 +20,7 @@ static clv_status open_suffix(const char *path, clv_runtime **out)
 	options.part = "suffix";
 	if (st == CLV_OK)
 		st = clv_runtime_create(file, &options, out);
-	clv_artifact_close(file); /* the runtime keeps what it needs */
+	clv_artifact_free(file); /* the runtime keeps what it needs */
 	return st;
 }
 

@@ -5,6 +5,7 @@
  * Machine code in the file may run: it is code of whoever made the file. What needs another CPU, another version of a
  * library or a device that is not here runs operator by operator, with the same results. The parts of OpenVINO find its
  * library by CLEAVE_OPENVINO. Without a file there is nothing to open, and it says how it is used. */
+#define CLV_EXPERIMENTAL
 #include <cleave.h>
 
 #include <stdio.h>
@@ -48,7 +49,7 @@ static clv_status print_report(const clv_artifact *file, const char **reasons)
 	if (st != CLV_OK)
 		return st;
 	printf("\n%s", text);
-	clv_string_free(text);
+	clv_free(text);
 	return CLV_OK;
 }
 
@@ -82,6 +83,6 @@ int main(int argc, char **argv)
 		st = show(file);
 	if (st != CLV_OK) /* "" where it was not the library that failed */
 		fprintf(stderr, "%s %s\n", clv_status_name(st), clv_last_error());
-	clv_artifact_close(file);
+	clv_artifact_free(file);
 	return st != CLV_OK;
 }

@@ -66,6 +66,11 @@ PyObject *none_or_raise(clv_status st)
 	Py_RETURN_NONE;
 }
 
+bool ok_or_raise(clv_status st)
+{
+	return st == CLV_OK || raise_status(st) != NULL;
+}
+
 void list_push(PyObject **list, PyObject *item)
 {
 	if (!item || PyList_Append(*list, item) < 0)
@@ -304,7 +309,7 @@ static PyMethodDef functions[] = {
 	{"split_job", split_job_py, METH_VARARGS, "split_job(folder, log, control, report)"},
 	{"warm_compilers", warm_compilers_py, METH_NOARGS, "warm_compilers()"},
 	{"trace", trace_py, METH_VARARGS, "trace(artifact, calls, reasons, options, progress, log, path)"},
-	{"artifact_resave", artifact_resave_py, METH_VARARGS, "artifact_resave(artifact, path, points, notes)"},
+	{"artifact_resave", artifact_resave_py, METH_VARARGS, "artifact_resave(artifact, path, points, notes, any_size)"},
 	{"difference", difference_py, METH_VARARGS, "difference(got, want) -> (error, scale)"},
 	{"trace_segments", trace_segments_py, METH_VARARGS, "trace_segments(artifact, plan) -> (segments, fallbacks)"},
 	{"trace_html", trace_html_py, METH_VARARGS, "trace_html(artifact, plan, on_tape, title, frontier) -> a page"},

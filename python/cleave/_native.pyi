@@ -125,42 +125,22 @@ class Runtime:
 
 # backend, arguments, timeout, workdir, cache, parallel, python, environment, minimum, most, fallback, threshold,
 # dynamic, dryrun, operators and modules on the tape, rtol, atol
-TraceOptions = tuple[
-    str,
-    list[str],
-    float,
-    str | None,
-    str | None,
-    int,
-    str,
-    list[str],
-    int,
-    int,
-    bool,
-    float,
-    bool,
-    bool,
-    list[str],
-    list[str],
-    float,
-    float,
-    bool,
-    str,
-]
 Described = tuple[str, str, tuple[int | str, ...]]  # label, dtype, shape
 
 def trace(
     artifact: Artifact,
     calls: list[list[Tensor]],
     reasons: list[list[str | None] | None],
-    options: TraceOptions,
+    options: tuple[Any, ...],  # the fields of clv_trace_options (read_options in _native_trace.c)
     progress: Callable[[str, int, int], object],
     log: Callable[[str], object],
     path: bytes,
 ) -> None: ...
 def split_job(folder: bytes, log: bytes, control: int, report: int) -> bool: ...
 def warm_compilers() -> list[int]: ...
-def artifact_resave(artifact: Artifact, path: bytes, points: list[list[int]], notes: dict[str, str]) -> None: ...
+def artifact_resave(
+    artifact: Artifact, path: bytes, points: list[list[int]], notes: dict[str, str], any_size: bool
+) -> None: ...
 def segment_save(artifact: Artifact, plan: int, segment: int, path: bytes) -> None: ...
 def nodes_save(artifact: Artifact, plan: int, first: int, end: int, path: bytes) -> None: ...
 def nodes_values(artifact: Artifact, plan: int, first: int, end: int) -> tuple[list[int], list[int]]: ...

@@ -228,7 +228,7 @@ PyObject *plan_py_latency(PlanObject *o, PyObject *args)
 	PyObject *out = st == CLV_OK ? Py_BuildValue("(dddLLz)", l.cut_s, l.here_s, l.there_s, (long long)l.sent_bytes,
 	                                             (long long)all.input_bytes, advice)
 	                             : raise_status(st);
-	clv_string_free(advice);
+	clv_free(advice);
 	return out;
 }
 

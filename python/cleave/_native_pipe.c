@@ -333,15 +333,6 @@ static PyObject *partition_py_method(PartitionObject *o, PyObject *unused)
 	return PyUnicode_FromString(o->p.method ? o->p.method : "");
 }
 
-static PyObject *take_text(clv_status st, strbuf *b)
-{
-	char *text = NULL;
-	if (st == CLV_OK)
-		st = strbuf_take(b, &text);
-	strbuf_free(b);
-	return take_string(st, text);
-}
-
 static PyObject *partition_py_table(PartitionObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
@@ -367,22 +358,11 @@ static PyObject *partition_py_json(PartitionObject *o, PyObject *seconds)
 	return take_text(st, &b);
 }
 
-bool partition_facts(PyObject *partition, clv_pipe_stage **out, uint32_t *n, double *lower_bound_us)
+const pipe_score *partition_score(PyObject *partition, uint32_t *nstages)
 {
 	const PartitionObject *o = (PartitionObject *)partition;
-	clv_pipe_stage *facts = PyMem_Calloc(o->p.nstages, sizeof *facts);
-	*out = facts;
-	if (!facts)
-		return PyErr_NoMemory() != NULL;
-	for (uint32_t i = 0; i < o->p.nstages; i++) {
-		const stage_score *s = &o->score.stages[i];
-		facts[i] = (clv_pipe_stage){sizeof *facts,    s->device,      s->nodes,        s->fwd_us,
-		                            s->bwd_us,        s->comm_us,     s->in_bytes,     s->out_bytes,
-		                            s->relayed_bytes, s->param_bytes, s->memory_bytes, s->in_flight};
-	}
-	*n = o->p.nstages;
-	*lower_bound_us = o->score.lower_bound_us;
-	return true;
+	*nstages = o->p.nstages;
+	return &o->score;
 }
 
 /* stages() -> [{…}] */

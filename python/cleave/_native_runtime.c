@@ -122,7 +122,7 @@ static PyObject *fingerprint_of(const char *key)
 	if (st != CLV_OK)
 		return raise_status(st);
 	PyObject *text = PyUnicode_FromString(fingerprint);
-	clv_string_free(fingerprint);
+	clv_free(fingerprint);
 	return text;
 }
 
@@ -691,7 +691,7 @@ static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
 	if (st != CLV_OK)
 		return raise_status(st);
 	PyObject *out = PyUnicode_FromString(text);
-	clv_string_free(text);
+	clv_free(text);
 	return out;
 }
 

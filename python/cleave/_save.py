@@ -28,7 +28,6 @@ RECORD_WORK = 4e7  # of making a record, in operations that could have been done
 NODE_WORK = 4e6  # of looking at a node
 OWN_PLAN = 6  # forwards that a plan for one point takes: records, and the comparison with the model
 MOST_POINTS = 4096
-ANY_SIZE = "sizes"  # the note of a file that serves sizes which were never recorded (src/exec/runtime.c)
 
 log = logger("sizes")
 
@@ -123,7 +122,7 @@ def checked_notes(metadata: Mapping[str, str] | None, taken: Mapping[str, str]) 
     for key, text in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"metadata is a dict of texts, not {key!r}: {text!r}")
-        if key in taken or key == ANY_SIZE:
+        if key in taken:
             raise ArgumentError(f"metadata cannot have {key!r}: the file says that itself")
         notes[key] = text
     return notes

@@ -19,16 +19,6 @@ int br_threads(void)
 	return at::get_num_threads();
 }
 
-clv_status clv_set_threads(int n)
-{
-	if (n < 1)
-		return fail(CLV_E_INVALID, "clv_set_threads: %d is no number of threads", n);
-	BRIDGE_CATCH({
-		at::set_num_threads(n);
-		return CLV_OK;
-	})
-}
-
 // Asking first has ATen set up what it has per thread: later it would put its own number back.
 void br_team_enter(int n, br_team *had)
 {
@@ -60,6 +50,6 @@ clv_status br_team_check(int n)
 	if (got == n)
 		return CLV_OK;
 	return fail(CLV_E_UNSUPPORTED,
-	            "this PyTorch has one number of threads for the whole process, not one per run: clv_set_threads or "
-	            "torch.set_num_threads changes that, and threads stays 0");
+	            "this PyTorch has one number of threads for the whole process, not one per run: OMP_NUM_THREADS or "
+	            "torch.set_num_threads changes it, and threads stays 0");
 }

@@ -1,4 +1,5 @@
-/* Inputs of a model, from what a user says: files, or numbers that are made up. For commands that run models. */
+/* Inputs of a model from files or random numbers, for commands that run models.
+ * For commands that run models. */
 #ifndef CLI_FEED_H
 #define CLI_FEED_H
 
@@ -50,8 +51,8 @@ typedef struct loading {
 	             "compiled parts may run that are not yours: they are code of whoever made the file"),                 \
 		OPT_FLAG("allow-signed", 0, field.allow_signed, "the same, but only of a file that a --trusted-key signed"),   \
 		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file"),                                 \
-		OPT_FLOAT("timeout", 0, "S", field.timeout,                                                                    \
-	              "seconds that a run may take, asked between operators (default: as long as it takes)"),              \
+		OPT_SECONDS("timeout", 0, "S", field.timeout,                                                                  \
+	                "seconds that a run may take, asked between operators (default: as long as it takes)"),            \
 		OPT_SIZE("max-memory", 0, "BYTES", field.max_memory,                                                           \
 	             "of tensors that a run may have at once, and that one may come to: 512M, 2G (default: no limit)")
 

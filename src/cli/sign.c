@@ -1,5 +1,6 @@
-/* `cleave sign`: a model file with the signature of whoever vouches for it. */
+/* `cleave sign`: signs a model file. */
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -17,14 +18,18 @@ static char *fingerprint_of(const char *key)
 	return text;
 }
 
-static int make_key(const char *path)
+static int create_key(const char *path)
 {
-	if (clv_key_new(path) != CLV_OK)
-		return fail_with(NULL);
+	if (clv_key_new(path) != CLV_OK) {
+		fail_with(NULL);
+		if (access(path, F_OK) == 0)
+			hint("--key %s signs with the key that is there; a new one takes another name", path);
+		return EXIT_FAILED;
+	}
 	char *fingerprint = fingerprint_of(path);
 	if (fingerprint)
 		printf("%s (private) and %s.pub (public) are the new key %s\n", path, path, fingerprint);
-	clv_string_free(fingerprint);
+	clv_free(fingerprint);
 	return fingerprint ? EXIT_OK : EXIT_FAILED;
 }
 
@@ -37,7 +42,7 @@ static int sign(const request *r, const char *key)
 		complain_artifact(r->path, st);
 	else if (fingerprint)
 		printf("%s is signed by key %s\n", r->output ? r->output : r->path, fingerprint);
-	clv_string_free(fingerprint);
+	clv_free(fingerprint);
 	return fingerprint ? EXIT_OK : EXIT_FAILED;
 }
 
@@ -66,7 +71,7 @@ static int run_sign(void *given)
 	const request *r = given;
 	int code = check(r);
 	if (code == EXIT_OK && r->new_key)
-		code = make_key(r->new_key);
+		code = create_key(r->new_key);
 	if (code == EXIT_OK && r->path)
 		code = sign(r, r->key ? r->key : r->new_key);
 	return written() ? code : EXIT_FAILED;

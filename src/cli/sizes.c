@@ -1,4 +1,4 @@
-/* --size and --batch: which symbol of a plan has which size. */
+/* Handles --size and --batch: which symbol of a plan has which size. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -158,7 +158,7 @@ void note_advice(const clv_frontiers *f, uint32_t i, const clv_objective *o)
 	char *advice = NULL;
 	if (clv_frontiers_advice(f, i, o, &advice) == CLV_OK && advice)
 		note("%s", advice);
-	clv_string_free(advice);
+	clv_free(advice);
 }
 
 clv_sizes sizes_given(const sizes *s)

@@ -598,7 +598,7 @@ static clv_status put_bytes(const drawing *d, strbuf *b)
 	}
 	TRY(st);
 	label_text(b, formula);
-	clv_string_free(formula);
+	clv_free(formula);
 	return CLV_OK;
 }
 

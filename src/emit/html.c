@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "pipe/partition_object.h"
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
@@ -20,10 +21,10 @@ static clv_status check_speed(double *v, double otherwise, const char *name)
 static clv_status check_groups(const plan *p, const uint32_t *of_node, uint32_t n, const char *name)
 {
 	if (n && !of_node)
-		return fail(CLV_E_INVALID, "clv_html_options: %u %ss, but %s_of_node is NULL", n, name, name);
+		return fail(CLV_E_INVALID, "%u %ss, but %s_of_node is NULL", n, name, name);
 	for (node_id k = 0; n && k < p->nodes.n; k++)
 		if (of_node[k] >= n)
-			return fail(CLV_E_INVALID, "clv_html_options: node %u is in %s %u of %u", k, name, of_node[k], n);
+			return fail(CLV_E_INVALID, "node %u is in %s %u of %u", k, name, of_node[k], n);
 	return CLV_OK;
 }
 
@@ -32,43 +33,24 @@ static bool is_cost(double x)
 	return isfinite(x) && x >= 0;
 }
 
-static clv_status check_costs(const clv_html_options *o)
+static clv_status check_stages(const html_spec *o)
 {
-	for (uint32_t i = 0; o->stage_cost && i < o->nstages; i++)
-		if (!is_cost(o->stage_cost[i]))
-			return fail(CLV_E_INVALID, "clv_html_options: the cost of stage %u is not a cost", i);
-	return CLV_OK;
-}
-
-static clv_status check_fact(const clv_html_options *o, uint32_t i)
-{
-	clv_pipe_stage s = {0};
-	if (!o->stage_facts[i])
-		return fail(CLV_E_INVALID, "clv_html_options.stage_facts: that of stage %u is NULL", i);
-	TRY(options_read(&s, sizeof s, o->stage_facts[i], "clv_pipe_stage"));
-	if (!is_cost(s.fwd_us) || !is_cost(s.bwd_us) || !is_cost(s.comm_us))
-		return fail(CLV_E_INVALID, "clv_html_options.stage_facts: a time of stage %u is not a time", i);
-	if (o->ndevices && s.device >= o->ndevices)
-		return fail(CLV_E_INVALID, "clv_html_options.stage_facts: stage %u is on device %u of %u", i, s.device,
-		            o->ndevices);
-	return CLV_OK;
-}
-
-static clv_status check_facts(const clv_html_options *o)
-{
-	for (uint32_t i = 0; o->stage_facts && i < o->nstages; i++)
-		TRY(check_fact(o, i));
+	for (uint32_t i = 0; o->stages && i < o->nstages; i++) {
+		const stage_score *s = &o->stages[i];
+		if (!is_cost(s->fwd_us) || !is_cost(s->bwd_us) || !is_cost(s->comm_us))
+			return fail(CLV_E_INVALID, "a time of stage %u is not a time", i);
+		if (o->ndevices && s->device >= o->ndevices)
+			return fail(CLV_E_INVALID, "stage %u is on device %u of %u", i, s->device, o->ndevices);
+	}
 	for (uint32_t i = 0; i < o->ndevices; i++)
 		if (!o->device_names || !o->device_names[i])
-			return fail(CLV_E_INVALID, "clv_html_options: device %u of %u has no name", i, o->ndevices);
-	if (!is_cost(o->lower_bound_us))
-		return fail(CLV_E_INVALID, "clv_html_options.lower_bound_us is not a time");
-	return CLV_OK;
+			return fail(CLV_E_INVALID, "device %u of %u has no name", i, o->ndevices);
+	return is_cost(o->lower_bound_us) ? CLV_OK : fail(CLV_E_INVALID, "lower_bound_us is not a time");
 }
 
-static clv_status read_options(const clv_frontiers *f, clv_html_options *o)
+static clv_status check_spec(const clv_frontiers *f, html_spec *o)
 {
-	if (o->frontier != CLV_NONE && o->frontier >= f->n)
+	if (o->frontier != NONE && o->frontier >= f->n)
 		return fail(CLV_E_INVALID, "clv_html_options: frontier %u is chosen, and there are %u", o->frontier, f->n);
 	TRY(check_speed(&o->bandwidth_bytes_per_s, 125e6, "bandwidth_bytes_per_s"));
 	TRY(check_speed(&o->prefix_flops_per_s, 1e12, "prefix_flops_per_s"));
@@ -76,8 +58,28 @@ static clv_status read_options(const clv_frontiers *f, clv_html_options *o)
 	TRY(check_groups(f->p, o->stage_of_node, o->nstages, "stage"));
 	TRY(check_groups(f->p, o->segment_of_node, o->nsegments, "segment"));
 	o->title = o->title ? o->title : plan_s(f->p, f->p->model);
-	TRY(check_costs(o));
-	return check_facts(o);
+	return check_stages(o);
+}
+
+clv_status html_spec_read(const plan *p, const clv_html_options *options, html_spec *out)
+{
+	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	TRY(options_read(&o, sizeof o, options, "clv_html_options"));
+	*out = (html_spec){.title = o.title,
+	                   .sizes = o.sizes,
+	                   .bandwidth_bytes_per_s = o.bandwidth_bytes_per_s,
+	                   .prefix_flops_per_s = o.prefix_flops_per_s,
+	                   .suffix_flops_per_s = o.suffix_flops_per_s,
+	                   .frontier = o.frontier};
+	if (!o.partition)
+		return CLV_OK;
+	if (!o.partition->staged || o.partition->staged->nodes.n != p->nodes.n)
+		return fail(CLV_E_INVALID, "clv_html_options.partition is not one of this plan");
+	out->nstages = o.partition->p.nstages;
+	out->stage_of_node = o.partition->node_stage;
+	out->stages = o.partition->score.stages;
+	out->lower_bound_us = o.partition->score.lower_bound_us;
+	return CLV_OK;
 }
 
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
@@ -100,9 +102,9 @@ static void put_part(const unsigned char *part, size_t n, strbuf *b)
 	strbuf_add(b, (const char *)part, n);
 }
 
-static clv_status write_page(const clv_frontiers *f, clv_html_options *o, strbuf *b)
+static clv_status write_page(const clv_frontiers *f, html_spec *o, strbuf *b)
 {
-	TRY(read_options(f, o));
+	TRY(check_spec(f, o));
 	put_part(report_head, report_head_size, b);
 	put_text(o->title, b);
 	put_part(report_middle, report_middle_size, b);
@@ -111,14 +113,11 @@ static clv_status write_page(const clv_frontiers *f, clv_html_options *o, strbuf
 	return CLV_OK;
 }
 
-clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, char **out)
+clv_status plan_html(const plan *p, const html_spec *spec, char **out)
 {
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	html_spec o = *spec;
 	clv_frontiers *f;
 	strbuf b = STRBUF_INIT;
-	if (!p || !out)
-		return fail(CLV_E_INVALID, "clv_plan_html needs a plan and a place for the page");
-	TRY(options_read(&o, sizeof o, options, "clv_html_options"));
 	TRY(clv_frontiers_create(p, &o.sizes, &f));
 	clv_status st = write_page(f, &o, &b);
 	clv_frontiers_free(f);
@@ -126,4 +125,13 @@ clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, cha
 		return strbuf_take(&b, out);
 	strbuf_free(&b);
 	return st;
+}
+
+clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, char **out)
+{
+	html_spec spec;
+	if (!p || !out)
+		return fail(CLV_E_INVALID, "clv_plan_html needs a plan and a place for the page");
+	TRY(html_spec_read(p, options, &spec));
+	return plan_html(p, &spec, out);
 }

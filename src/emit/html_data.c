@@ -12,7 +12,7 @@ enum { LINES_MAX = 20000 }; /* plans with more nodes go without the text of each
 typedef struct data {
 	const clv_frontiers *f;
 	const plan *p;
-	const clv_html_options *o;
+	const html_spec *o;
 	strbuf *b;
 	uint32_t *string; /* per string of the plan: its number in the page, NONE: not there */
 	uint32_t nstrings;
@@ -445,30 +445,19 @@ static void stage_of(data *d, uint32_t i)
 	strbuf_int(d->b, d->o->stage_of_node[i]);
 }
 
-/* Checked before: it can be read. */
-static clv_pipe_stage fact_of(const data *d, uint32_t i)
-{
-	clv_pipe_stage s = {0};
-	(void)options_read(&s, sizeof s, d->o->stage_facts[i], "clv_pipe_stage");
-	return s;
-}
-
 static void stage_cost(data *d, uint32_t i)
 {
-	if (d->o->stage_cost) {
-		put_number(d, d->o->stage_cost[i]);
-		return;
-	}
-	clv_pipe_stage s = fact_of(d, i);
-	put_number(d, s.fwd_us + s.bwd_us + s.comm_us);
+	const stage_score *s = &d->o->stages[i];
+	put_number(d, s->fwd_us + s->bwd_us + s->comm_us);
 }
 
 static void stage_fact(data *d, uint32_t i)
 {
-	clv_pipe_stage s = fact_of(d, i);
-	const double times[] = {s.fwd_us, s.bwd_us, s.comm_us};
-	const int64_t bytes[] = {s.in_bytes, s.out_bytes, s.relayed_bytes, s.param_bytes, s.memory_bytes, s.in_flight};
-	strbuf_printf(d->b, "[%u", s.device);
+	const stage_score *s = &d->o->stages[i];
+	const double times[] = {s->fwd_us, s->bwd_us, s->comm_us};
+	const int64_t bytes[] = {s->in_bytes,    s->out_bytes,    s->relayed_bytes,
+	                         s->param_bytes, s->memory_bytes, s->in_flight};
+	strbuf_printf(d->b, "[%u", s->device);
 	for (size_t k = 0; k < sizeof times / sizeof *times; k++) {
 		strbuf_putc(d->b, ',');
 		put_number(d, times[k]);
@@ -501,12 +490,12 @@ static void segment_row(data *d, uint32_t i)
 
 static void put_groups(data *d)
 {
-	const clv_html_options *o = d->o;
+	const html_spec *o = d->o;
 	put_key(d, "stages");
 	strbuf_int(d->b, o->nstages);
 	put_column(d, "stageOf", o->nstages ? d->p->nodes.n : 0, stage_of);
-	put_column(d, "stageCost", o->stage_cost || o->stage_facts ? o->nstages : 0, stage_cost);
-	put_column(d, "stageFacts", o->stage_facts ? o->nstages : 0, stage_fact);
+	put_column(d, "stageCost", o->stages ? o->nstages : 0, stage_cost);
+	put_column(d, "stageFacts", o->stages ? o->nstages : 0, stage_fact);
 	put_column(d, "devices", o->ndevices, device_name);
 	put_key(d, "lowerBound");
 	put_number(d, o->lower_bound_us);
@@ -531,7 +520,7 @@ static clv_status put_all(data *d)
 	return d->strings.failed || d->b->failed ? fail_nomem() : CLV_OK;
 }
 
-clv_status html_data(const clv_frontiers *f, const clv_html_options *o, strbuf *b)
+clv_status html_data(const clv_frontiers *f, const html_spec *o, strbuf *b)
 {
 	data d = {.f = f, .p = f->p, .o = o, .b = b, .strings = STRBUF_INIT};
 	d.string = mem_ids((size_t)f->p->strs.n + 1);

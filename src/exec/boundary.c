@@ -375,45 +375,31 @@ static clv_status read_wish(const char *compress, encoding *out)
 	return fail(CLV_E_INVALID, "compression is one of " ENCODINGS ", not \"%.32s\"", compress);
 }
 
-clv_status clv_boundary_write(const clv_boundary *b, const clv_pack_options *options, void **out, size_t *size)
+static clv_status write_image(const clv_boundary *b, const clv_pack_options *options, image_fn use, void *ctx)
 {
 	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
 	encoding wish;
-	bytes made = {0};
 	TRY(options_read(&o, sizeof o, options, "clv_pack_options"));
-	if (!b || (!o.path && (!out || !size)))
-		return fail(CLV_E_INVALID, "clv_boundary_write: an argument is NULL");
 	TRY(read_wish(o.compress, &wish));
-	if (o.path)
-		return with_image(b, wish, o.no_checksum, to_file, (void *)o.path);
-	TRY(with_image(b, wish, o.no_checksum, to_bytes, &made));
+	return with_image(b, wish, o.no_checksum, use, ctx);
+}
+
+clv_status clv_boundary_pack(const clv_boundary *b, const clv_pack_options *options, void **out, size_t *size)
+{
+	bytes made = {0};
+	if (!b || !out || !size)
+		return fail(CLV_E_INVALID, "clv_boundary_pack: an argument is NULL");
+	TRY(write_image(b, options, to_bytes, &made));
 	*out = made.at;
 	*size = made.n;
 	return CLV_OK;
 }
 
-clv_status clv_boundary_pack(const clv_boundary *b, const char *compress, void **out, size_t *size)
+clv_status clv_boundary_save(const clv_boundary *b, const clv_pack_options *options, const char *path)
 {
-	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
-	if (!b || !out || !size)
-		return fail(CLV_E_INVALID, "clv_boundary_pack: an argument is NULL");
-	o.compress = compress;
-	return clv_boundary_write(b, &o, out, size);
-}
-
-clv_status clv_boundary_save(const clv_boundary *b, const char *compress, const char *path)
-{
-	clv_pack_options o = CLV_PACK_OPTIONS_INIT;
 	if (!b || !path)
 		return fail(CLV_E_INVALID, "clv_boundary_save: an argument is NULL");
-	o.compress = compress;
-	o.path = path;
-	return clv_boundary_write(b, &o, NULL, NULL);
-}
-
-void clv_bytes_free(void *at)
-{
-	mem_free(at);
+	return write_image(b, options, to_file, (void *)path);
 }
 
 static clv_loss loss_of(const payload_memory *m)

@@ -11,13 +11,6 @@
 
 static const char SWITCH[] = "CLEAVE_ALLOW_COMPILED";
 
-clv_status clv_allow_compiled(bool allow)
-{
-	if (setenv(SWITCH, allow ? "1" : "0", 1) != 0)
-		return fail_nomem();
-	return CLV_OK;
-}
-
 static bool allowed(void)
 {
 	const char *text = getenv(SWITCH);
@@ -34,7 +27,7 @@ static clv_status make_runtime(const void *data, size_t n, bool may_run, clv_run
 	o.allow_compiled = may_run;
 	TRY(clv_artifact_parse(data, n, &open, &a));
 	clv_status st = clv_runtime_create(a, &o, out);
-	clv_artifact_close(a);
+	clv_artifact_free(a);
 	return st;
 }
 
@@ -52,7 +45,7 @@ static clv_status open_segment(const void *data, size_t n, bool may_run, void **
 	if (st == CLV_OK && s.barred)
 		*reason =
 			"it is code of whoever made it, which runs where it is allowed: cleave.allow_compiled(True) in Python, "
-			"clv_allow_compiled in C, CLEAVE_ALLOW_COMPILED=1 in the environment";
+			"CLEAVE_ALLOW_COMPILED=1 in the environment";
 	if (st != CLV_OK)
 		clv_runtime_free(r);
 	return st;

@@ -109,15 +109,6 @@ static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runt
 	return find_written(r, &r->plans.at[r->plans.n - 1]);
 }
 
-/* Who wrote the file was asked for one that serves all sizes of its symbols, and saw nothing that speaks against it. */
-static bool serves_any_size(const artifact *a)
-{
-	for (uint32_t i = 0; i < a->notes.n; i++)
-		if (strcmp(a->notes.at[i].key, "sizes") == 0)
-			return strcmp(a->notes.at[i].text, "any") == 0;
-	return false;
-}
-
 static clv_status read_limits(runtime *r, const clv_runtime_options *o)
 {
 	if (!(o->timeout >= 0) || o->max_memory < 0)
@@ -164,7 +155,7 @@ static clv_status fill(runtime *r, const clv_runtime_options *given)
 	if (o->device)
 		TRY(br_device(o->device, device, sizeof device));
 	r->device = arena_str(&r->arena, device);
-	r->unproven = o->unproven || serves_any_size(r->a);
+	r->unproven = o->unproven || r->a->any_size;
 	r->any_weights = o->any_weights;
 	TRY(read_limits(r, o));
 	if (!r->device)

@@ -128,7 +128,6 @@ clv_status clv_runtime_segment(const clv_runtime *r, uint32_t i, clv_segment_sta
 	                       .end = s->from->end,
 	                       .backend = s->from->backend,
 	                       .reason = s->c ? atomic_load(&s->c->reason) : s->reason};
-	x.native = true;
 	x.barred = x.reason == code_barred;
 	x.compiled = !x.reason;
 	x.runs = s->c ? atomic_load(&s->c->runs) : 0;

@@ -29,8 +29,7 @@ static clv_status read_npy(clv_arrays *a, const void *data, size_t n)
 	if (!a->npy.fortran)
 		return CLV_OK;
 	a->dense = mem_realloc(NULL, a->npy.nbytes + 1, 1);
-	if (!a->dense)
-		return fail_nomem();
+	TRY_MEM(a->dense);
 	npy_copy(&a->npy, a->dense);
 	return CLV_OK;
 }
@@ -47,24 +46,16 @@ static clv_status read_safetensors(clv_arrays *a, const void *data, size_t n)
 	return CLV_OK;
 }
 
-static clv_status parse(const void *data, size_t n, clv_arrays **out)
+clv_status arrays_parse(const void *data, size_t n, clv_arrays **out)
 {
 	clv_arrays *a = mem_alloc(sizeof *a);
-	if (!a)
-		return fail_nomem();
+	TRY_MEM(a);
 	clv_status st = npy_looks_like(data, n) ? read_npy(a, data, n) : read_safetensors(a, data, n);
 	if (st == CLV_OK)
 		*out = a;
 	else
 		clv_arrays_free(a);
 	return st;
-}
-
-clv_status clv_arrays_parse(const void *data, size_t size, clv_arrays **out)
-{
-	if (!data || !out)
-		return fail(CLV_E_INVALID, "clv_arrays_parse needs bytes and a place for the arrays");
-	return parse(data, size, out);
 }
 
 clv_status clv_arrays_load(const char *path, clv_arrays **out)
@@ -75,7 +66,7 @@ clv_status clv_arrays_load(const char *path, clv_arrays **out)
 	if (!path || !out)
 		return fail(CLV_E_INVALID, "clv_arrays_load needs a path and a place for the arrays");
 	TRY(file_read(path, &bytes, &n));
-	clv_status st = parse(bytes, n, &a);
+	clv_status st = arrays_parse(bytes, n, &a);
 	if (st != CLV_OK) {
 		mem_free(bytes);
 		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);

@@ -20,4 +20,7 @@ bool npy_looks_like(const void *data, size_t n);
 clv_status npy_parse(const void *data, size_t n, npy *out);
 void npy_copy(const npy *a, void *to); /* a->nbytes, row-major */
 
+/* arrays.c: clv_arrays_load() of bytes, which are borrowed. */
+clv_status arrays_parse(const void *data, size_t n, clv_arrays **out);
+
 #endif

@@ -183,7 +183,7 @@ clv_status chain_partition(const chain *c, pipe_partition *out)
 chain_taste chain_any_taste(pipe_random *r)
 {
 	static const chain_taste tastes[] = {{0, 0}, {128, 0}, {256, 8}, {240, 64}, {256, 128}, {256, 0}};
-	return tastes[random_below(r, sizeof tastes / sizeof *tastes)];
+	return tastes[pipe_random_below(r, sizeof tastes / sizeof *tastes)];
 }
 
 /* A cheap source for the many choices of one order. */

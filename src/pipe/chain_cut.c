@@ -132,7 +132,7 @@ chain_load node_load(const pipe_problem *pr, uint32_t n)
 {
 	const pipe_node *x = &pr->g->nodes.at[n];
 	return (chain_load){x->fwd_us, node_backward_us(pr, n), (double)x->param_bytes, (double)x->held_bytes,
-	                    (double)node_work(pr, n)};
+	                    (double)node_work_bytes(pr, n)};
 }
 
 static void sum_loads(chain *c)
@@ -292,7 +292,7 @@ bool chain_recut(chain *c, pipe_random *r)
 {
 	bool ok;
 	if (c->plain) {
-		ok = cut_plain(c, random_below(r, c->k));
+		ok = cut_plain(c, pipe_random_below(r, c->k));
 	} else {
 		chain_sum_all(c);
 		double found = chain_cut_spots(c, c->worst * (1 + CHAIN_ROUNDING), false);
@@ -314,7 +314,7 @@ void chain_cut_order(chain *c, pipe_random *r)
 	for (uint32_t s = 0; s < c->k; s++)
 		slow = fmin(slow, chain_speed(c, s));
 	c->worst = 2 * (c->sum[c->n] / slow) + DBL_MIN;
-	cut_plain(c, random_below(r, c->k));
+	cut_plain(c, pipe_random_below(r, c->k));
 	if (!c->plain) {
 		chain_sum_all(c);
 		c->worst = chain_costliest(c);

@@ -38,9 +38,9 @@ void chain_refine(chain *c, uint32_t attempts, uint64_t end, pipe_random *r)
 	for (; attempts && c->k > 1 && c->steps < end && !is_least(c) && !out_of_time(c); attempts--) {
 		uint32_t a = 0, b = 0;
 		chain_shuffle(c, r);
-		if (!c->alike && random_below(r, 4) == 0) {
-			a = random_below(r, c->k);
-			b = random_below(r, c->k);
+		if (!c->alike && pipe_random_below(r, 4) == 0) {
+			a = pipe_random_below(r, c->k);
+			b = pipe_random_below(r, c->k);
 			chain_swap_devices(c, a, b);
 		}
 		if (!chain_recut(c, r))
@@ -76,7 +76,7 @@ static clv_status start_order(chain *c, uint32_t number, pipe_random *r)
 	if (number >= ORDER_COUNT)
 		chain_shuffle_all(c, chain_any_taste(r), r);
 	for (uint32_t i = c->k - 1; number >= ORDER_COUNT && !c->alike && i > 0; i--)
-		chain_swap_devices(c, i, random_below(r, i + 1));
+		chain_swap_devices(c, i, pipe_random_below(r, i + 1));
 	chain_cut_order(c, r);
 	return CLV_OK;
 }
@@ -84,7 +84,7 @@ static clv_status start_order(chain *c, uint32_t number, pipe_random *r)
 /* Some stages in a row become one, which is put into another order; the whole is then cut from scratch. */
 static void kick(chain *c, pipe_random *r)
 {
-	uint32_t a = random_below(r, c->k - 1), b = a + 1 + random_below(r, c->k - 1 - a);
+	uint32_t a = pipe_random_below(r, c->k - 1), b = a + 1 + pipe_random_below(r, c->k - 1 - a);
 	chain_shuffle_run(c, c->cut[a], c->cut[b + 1], a, b, chain_any_taste(r), r);
 	c->steps += c->n + c->pr->g->succ_first[c->n];
 	chain_cut_order(c, r);
@@ -102,7 +102,7 @@ static clv_status kick_and_refine(chain *c, uint64_t end, pipe_random *r)
 	for (uint32_t idle = 0; c->k > 1 && idle < patience && c->steps < end; idle++) {
 		if (c->kept_worst <= c->least * (1 + CHAIN_EQUAL) || out_of_time(c))
 			break;
-		if (random_below(r, FRESH) == 0) {
+		if (pipe_random_below(r, FRESH) == 0) {
 			TRY(start_order(c, STARTS, r));
 			chain_refine(c, 4 * refines(c), end, r);
 		} else {
@@ -243,7 +243,7 @@ void chain_polish(chain *c, uint64_t steps, pipe_random *r)
 		chain_sum_all(c);
 		if (chain_costliest(c) > c->worst * (1 + CHAIN_ROUNDING) || border_bytes(c) > before)
 			take_kept(c);
-		chain_shuffle_by(c, random_below(r, 2) ? (chain_taste){256, 0} : (chain_taste){250, 8}, r);
+		chain_shuffle_by(c, pipe_random_below(r, 2) ? (chain_taste){256, 0} : (chain_taste){250, 8}, r);
 		chain_sum_all(c);
 		chain_cut_spots(c, c->worst * (1 + CHAIN_ROUNDING), true);
 		chain_set_stages(c);

@@ -417,7 +417,7 @@ static clv_status climb_new(const ideals *d, climb *w)
 	w->node_work = arena_array(a, d->c->n, sizeof *w->node_work);
 	TRY(arena_status(a));
 	for (uint32_t i = 0; i < d->c->n; i++)
-		w->node_work[i] = (double)node_work(d->c->pr, i);
+		w->node_work[i] = (double)node_work_bytes(d->c->pr, i);
 	for (uint32_t i = 0; i < d->n; i++)
 		w->next[i] = i ? DBL_MAX : 0;
 	return CLV_OK;

@@ -74,7 +74,7 @@ static void place_blocks(mixed *m, uint32_t number, pipe_random *r)
 		m->device_of[b] = number == 1 && turn % 2 ? k - 1 - at : at;
 	}
 	for (uint32_t b = blocks - 1; number > 1 && b > 0; b--) {
-		uint32_t other = random_below(r, b + 1), d = m->device_of[b];
+		uint32_t other = pipe_random_below(r, b + 1), d = m->device_of[b];
 		m->device_of[b] = m->device_of[other];
 		m->device_of[other] = d;
 	}
@@ -139,11 +139,11 @@ static uint32_t best_place(const mixed *m, uint32_t b)
 static void move_borders(mixed *m, pipe_random *r)
 {
 	for (uint32_t i = 1; i < m->c.k; i++) {
-		uint32_t b = 1 + random_below(r, m->c.k - 1), low = m->c.cut[b - 1] + 1, high = m->c.cut[b + 1] - 1;
+		uint32_t b = 1 + pipe_random_below(r, m->c.k - 1), low = m->c.cut[b - 1] + 1, high = m->c.cut[b + 1] - 1;
 		if (m->device_of[b] == m->device_of[b - 1])
 			continue;
-		uint32_t any = low + random_below(r, high - low + 1);
-		if (random_below(r, 4) == 0 && slower(m, b, any) < m->worst)
+		uint32_t any = low + pipe_random_below(r, high - low + 1);
+		if (pipe_random_below(r, 4) == 0 && slower(m, b, any) < m->worst)
 			move_border(m, b, any);
 		else
 			move_border(m, b, best_place(m, b));
@@ -181,7 +181,7 @@ static void improve(mixed *m, uint32_t patience, uint64_t end, double enough, pi
 /* The best that is known, with the devices of two blocks swapped. */
 static void kick(mixed *m, pipe_random *r)
 {
-	uint32_t a = random_below(r, m->c.k), b = random_below(r, m->c.k), *of = m->device_of;
+	uint32_t a = pipe_random_below(r, m->c.k), b = pipe_random_below(r, m->c.k), *of = m->device_of;
 	chain_take(&m->c, m->best_stage, m->in_order);
 	memcpy(of, m->best_device, m->c.k * sizeof *of);
 	uint32_t d = of[a];

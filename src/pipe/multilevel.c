@@ -167,7 +167,7 @@ static void match(const chain *c, matching *m)
 static void add_fine_node(const pipe_problem *pr, pipe_node *to, uint32_t n)
 {
 	const pipe_node *x = &pr->g->nodes.at[n];
-	int64_t held = pr->training ? x->held_bytes : 0, work = node_work(pr, n);
+	int64_t held = pr->training ? x->held_bytes : 0, work = node_work_bytes(pr, n);
 	to->fwd_us += x->fwd_us;
 	to->bwd_us += x->bwd_us;
 	to->param_bytes += x->param_bytes;

@@ -5,11 +5,6 @@
 #include "pipe/pipe.h"
 #include "plan/plan.h"
 
-typedef struct node_by_id {
-	int64_t id;
-	uint32_t n;
-} node_by_id;
-
 struct clv_partition {
 	pipe_graph g;
 	pipe_problem pr; /* of g and the two arrays below */
@@ -17,9 +12,7 @@ struct clv_partition {
 	double *bandwidth; /* NULL: links cost nothing */
 	pipe_partition p;
 	pipe_score score;
-	pipe_timeline timeline;  /* without actions where there are too many */
-	uint32_t *first, *nodes; /* nodes by stage (partition_nodes) */
-	node_by_id *by_id;       /* ascending */
+	pipe_timeline timeline; /* without actions where there are too many */
 	double seconds;
 	/* of a plan alone; NULL otherwise */
 	plan *staged;         /* nodes stage by stage */

@@ -256,7 +256,7 @@ typedef struct pipe_random {
 	uint64_t s;
 } pipe_random;
 uint64_t random_next(pipe_random *r);
-uint32_t random_below(pipe_random *r, uint32_t n); /* n > 0 */
+uint32_t pipe_random_below(pipe_random *r, uint32_t n); /* n > 0 */
 
 static inline double node_us(const pipe_problem *pr, uint32_t n)
 {
@@ -265,7 +265,7 @@ static inline double node_us(const pipe_problem *pr, uint32_t n)
 }
 
 /* Bytes that node n needs while it runs. Without a backward nothing is held: what it makes is there only meanwhile. */
-static inline int64_t node_work(const pipe_problem *pr, uint32_t n)
+static inline int64_t node_work_bytes(const pipe_problem *pr, uint32_t n)
 {
 	const pipe_node *x = &pr->g->nodes.at[n];
 	return x->work_bytes + (pr->training ? 0 : x->held_bytes);

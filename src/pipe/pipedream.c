@@ -70,7 +70,7 @@ static void sum_nodes(row *c)
 		c->bwd[i + 1] = c->bwd[i] + node_backward_us(pr, c->order[i]);
 		c->params[i + 1] = c->params[i] + (double)x->param_bytes * pr->param_copies;
 		c->held[i + 1] = c->held[i] + (pr->training ? (double)x->held_bytes : 0);
-		c->work[i] = node_work(pr, c->order[i]);
+		c->work[i] = node_work_bytes(pr, c->order[i]);
 	}
 }
 

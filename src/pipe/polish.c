@@ -188,7 +188,7 @@ static void node_count(polisher *po, uint32_t n, uint32_t s, int times)
 	t->params += times * (double)x->param_bytes;
 	t->held += times * (double)x->held_bytes;
 	if (times > 0)
-		t->work = fmax(t->work, (double)node_work(pr, n));
+		t->work = fmax(t->work, (double)node_work_bytes(pr, n));
 }
 
 static void dirty_add(polisher *po, uint32_t s)
@@ -463,9 +463,9 @@ typedef struct polish_run {
 /* One node goes to another stage, unless it is the last one of its device; where it was is noted. */
 static void step_move(polisher *po, polish_run *run)
 {
-	uint32_t lo, hi, n = po->border[random_below(&run->random, po->nborder)], from = po->p->stage_of[n];
+	uint32_t lo, hi, n = po->border[pipe_random_below(&run->random, po->nborder)], from = po->p->stage_of[n];
 	node_range(po, n, &lo, &hi);
-	uint32_t to = lo + random_below(&run->random, hi - lo);
+	uint32_t to = lo + pipe_random_below(&run->random, hi - lo);
 	to += to >= from;
 	if (po->device_nodes[po->p->device_of[from]] == 1)
 		return;
@@ -475,7 +475,7 @@ static void step_move(polisher *po, polish_run *run)
 
 static void step_swap(polisher *po, polish_run *run)
 {
-	uint32_t s = random_below(&run->random, po->p->nstages), t = random_below(&run->random, po->p->nstages);
+	uint32_t s = pipe_random_below(&run->random, po->p->nstages), t = pipe_random_below(&run->random, po->p->nstages);
 	if (po->p->device_of[s] == po->p->device_of[t])
 		return;
 	run->undo[run->nundo++] = (polish_move){PIPE_NONE, s, t};

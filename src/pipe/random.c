@@ -9,7 +9,7 @@ uint64_t random_next(pipe_random *r)
 	return z ^ (z >> 31);
 }
 
-uint32_t random_below(pipe_random *r, uint32_t n)
+uint32_t pipe_random_below(pipe_random *r, uint32_t n)
 {
 	return (uint32_t)((random_next(r) >> 32) * n >> 32);
 }

@@ -26,7 +26,7 @@ static void add_nodes(const pipe_problem *pr, const pipe_partition *p, stage_sum
 		sums[s].fwd += x->fwd_us;
 		sums[s].bwd += x->bwd_us;
 		sums[s].held += x->held_bytes;
-		int64_t work = node_work(pr, n);
+		int64_t work = node_work_bytes(pr, n);
 		sums[s].work = work > sums[s].work ? work : sums[s].work;
 		stages[s].param_bytes += x->param_bytes;
 		stages[s].nodes++;

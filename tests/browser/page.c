@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cleave.h"
+#include "emit/html.h"
 
 enum { SYMBOLS = 8 };
 
@@ -36,7 +36,7 @@ static uint32_t *even_parts(uint32_t nodes, uint32_t parts)
 }
 
 typedef struct request {
-	clv_html_options o;
+	html_spec o;
 	const char *symbols[SYMBOLS];
 	int64_t values[SYMBOLS];
 } request;
@@ -64,27 +64,23 @@ static void read_word(request *r, char *word)
 
 /* What is known of the stages, on the devices in turn. */
 typedef struct facts {
-	clv_pipe_stage *stages;
-	const clv_pipe_stage **each;
+	stage_score *stages;
 	const char **names;
 } facts;
 
 static facts make_facts(uint32_t n, uint32_t devices)
 {
-	facts f = {calloc(n + 1, sizeof *f.stages), calloc(n + 1, sizeof *f.each), calloc(devices + 1, sizeof *f.names)};
-	for (uint32_t i = 0; devices && i < n; i++) {
-		f.stages[i] = (clv_pipe_stage){.size = sizeof *f.stages,
-		                               .device = i % devices,
-		                               .fwd_us = 100.0 * (i + 1),
-		                               .bwd_us = 200.0 * (i + 1),
-		                               .comm_us = 50,
-		                               .in_bytes = i ? 4096 : 0,
-		                               .out_bytes = i + 1 < n ? 4096 : 0,
-		                               .param_bytes = 1000,
-		                               .memory_bytes = i ? 8000 : INT64_MAX,
-		                               .in_flight = n - i};
-		f.each[i] = &f.stages[i];
-	}
+	facts f = {calloc(n + 1, sizeof *f.stages), calloc(devices + 1, sizeof *f.names)};
+	for (uint32_t i = 0; devices && i < n; i++)
+		f.stages[i] = (stage_score){.device = i % devices,
+		                            .fwd_us = 100.0 * (i + 1),
+		                            .bwd_us = 200.0 * (i + 1),
+		                            .comm_us = 50,
+		                            .in_bytes = i ? 4096 : 0,
+		                            .out_bytes = i + 1 < n ? 4096 : 0,
+		                            .param_bytes = 1000,
+		                            .memory_bytes = i ? 8000 : INT64_MAX,
+		                            .in_flight = n - i};
 	for (uint32_t i = 0; i < devices; i++)
 		f.names[i] = i ? "cuda:1" : EVIL;
 	return f;
@@ -93,7 +89,6 @@ static facts make_facts(uint32_t n, uint32_t devices)
 static void free_facts(facts *f)
 {
 	free(f->stages);
-	free(f->each);
 	free(f->names);
 }
 
@@ -110,7 +105,7 @@ static int write_page(request *r, const clv_plan *p, const char *path)
 		reasons[i] = compiled[i] ? NULL : EVIL " reads data";
 	}
 	r->o.stage_of_node = stages;
-	r->o.stage_facts = r->o.ndevices ? known.each : NULL;
+	r->o.stages = r->o.ndevices ? known.stages : NULL;
 	r->o.device_names = known.names;
 	r->o.lower_bound_us = r->o.ndevices ? 1000 : 0;
 	r->o.segment_of_node = segments;
@@ -120,11 +115,11 @@ static int write_page(request *r, const clv_plan *p, const char *path)
 	r->o.sizes.values = r->values;
 	FILE *f = NULL;
 	int code = 1;
-	if (clv_plan_html(p, &r->o, &page) == CLV_OK && (f = fopen(path, "wb")))
+	if (plan_html(p, &r->o, &page) == CLV_OK && (f = fopen(path, "wb")))
 		code = fwrite(page, 1, strlen(page), f) != strlen(page);
 	if (f && fclose(f))
 		code = 1;
-	clv_string_free(page);
+	clv_free(page);
 	free_facts(&known);
 	free(stages);
 	free(segments);
@@ -135,7 +130,7 @@ static int write_page(request *r, const clv_plan *p, const char *path)
 
 int main(int argc, char **argv)
 {
-	request r = {.o = CLV_HTML_OPTIONS_INIT};
+	request r = {.o = {.frontier = CLV_NONE}};
 	clv_plan *p = NULL;
 	size_t size = 0;
 	char *text = argc > 2 ? read_all(argv[1], &size) : NULL;

@@ -6,12 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Methods have a random_below of their own, and tests of them use that one. */
-#define random_below support_random_below
-#include "support.h"
-#undef random_below
-
 #include "pipe/pipe.h"
+#include "support.h"
 
 static inline pipe_graph read_graph(const char *text)
 {
@@ -38,17 +34,18 @@ static inline pipe_graph random_graph(pipe_random *r, uint32_t n, uint32_t reads
 	for (uint32_t i = 0; i < n; i++) {
 		pipe_node x = {.id = 1000 + (int64_t)i,
 		               .name = "",
-		               .fwd_us = random_below(r, 100),
-		               .bwd_us = random_below(r, 200),
-		               .param_bytes = random_below(r, 1000),
-		               .held_bytes = random_below(r, 1000),
-		               .work_bytes = random_below(r, 100)};
+		               .fwd_us = pipe_random_below(r, 100),
+		               .bwd_us = pipe_random_below(r, 200),
+		               .param_bytes = pipe_random_below(r, 1000),
+		               .held_bytes = pipe_random_below(r, 1000),
+		               .work_bytes = pipe_random_below(r, 100)};
 		OK(vec_push(&g.nodes, x));
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		pipe_value v = {.from = i, .uses = g.uses.n, .bytes = random_below(r, 500), .grad = random_below(r, 4) > 0};
+		pipe_value v = {
+			.from = i, .uses = g.uses.n, .bytes = pipe_random_below(r, 500), .grad = pipe_random_below(r, 4) > 0};
 		for (uint32_t j = i + 1; j < n && j <= i + span; j++)
-			if (random_below(r, span) < reads) {
+			if (pipe_random_below(r, span) < reads) {
 				OK(vec_push(&g.uses, j));
 				v.nuses++;
 			}

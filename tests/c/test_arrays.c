@@ -26,7 +26,7 @@ static clv_status parse(unsigned version, const char *header, const void *data, 
 	size_t n;
 	clv_arrays *a = NULL;
 	uint8_t *file = make_npy(version, header, data, data_n, &n);
-	clv_status st = clv_arrays_parse(file, n, &a);
+	clv_status st = arrays_parse(file, n, &a);
 	clv_arrays_free(a);
 	mem_free(file);
 	return st;
@@ -50,7 +50,7 @@ static void all_versions_are_read(void **state)
 		clv_array x = {.size = sizeof x};
 		uint8_t *file = make_npy(version, "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n", data,
 		                         sizeof data, &n);
-		OK(clv_arrays_parse(file, n, &a));
+		OK(arrays_parse(file, n, &a));
 		assert_int_equal(clv_arrays_count(a), 1);
 		OK(clv_arrays_get(a, 0, &x));
 		assert_string_equal(x.name, "");
@@ -73,7 +73,7 @@ static void columns_become_rows(void **state)
 	clv_array x = {.size = sizeof x};
 	uint8_t *file =
 		make_npy(1, "{'fortran_order': True, 'shape': (2, 3), 'descr': '<i2'}", columns, sizeof columns, &n);
-	OK(clv_arrays_parse(file, n, &a));
+	OK(arrays_parse(file, n, &a));
 	OK(clv_arrays_get(a, 0, &x));
 	assert_memory_equal(x.data, rows, sizeof rows);
 	clv_arrays_free(a);
@@ -128,7 +128,7 @@ static void every_beginning_of_a_file_is_refused(void **state)
 		clv_arrays *a = NULL;
 		uint8_t *part = mem_alloc(k + 1); /* exactly: a read past the end is seen */
 		memcpy(part, file, k);
-		assert_int_not_equal(clv_arrays_parse(part, k, &a), CLV_OK);
+		assert_int_not_equal(arrays_parse(part, k, &a), CLV_OK);
 		mem_free(part);
 	}
 	mem_free(file);
@@ -186,7 +186,7 @@ static void running_out_of_memory_leaves_nothing_behind(void **state)
 	for (uint64_t at = 1; st == CLV_E_NOMEM; at++) {
 		clv_arrays *a = NULL;
 		mem_fail_after(at);
-		st = clv_arrays_parse(file, n, &a);
+		st = arrays_parse(file, n, &a);
 		mem_fail_after(0);
 		clv_arrays_free(a);
 	}

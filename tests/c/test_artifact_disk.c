@@ -72,7 +72,7 @@ static void an_open_artifact_outlives_its_file(void **state)
 	OK(clv_artifact_open(p.path, NULL, &a));
 	OK(save_version(1, p.path));
 	assert_int_equal(unlink(p.path), 0);
-	OK(clv_artifact_check_data(a));
+	OK(artifact_check_data(a));
 	image again = whole_again(a);
 	assert_true(same_image(again, p.old));
 	image_free(&again);
@@ -89,10 +89,10 @@ static void a_half_may_take_the_place_of_the_whole(void **state)
 	o.boundary = "after:relu";
 	OK(clv_artifact_open(p.path, NULL, &a));
 	OK(clv_artifact_split(a, &o, p.path, p.spare));
-	OK(clv_artifact_check_data(a));
+	OK(artifact_check_data(a));
 	artifact_free(a);
 	OK(clv_artifact_open(p.path, NULL, &half));
-	OK(clv_artifact_check_data(half));
+	OK(artifact_check_data(half));
 	assert_string_equal(clv_artifact_part(half), "prefix");
 	artifact_free(half);
 	leave(&p);

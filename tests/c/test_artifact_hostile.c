@@ -60,7 +60,7 @@ static void changed_data_is_found_when_it_is_asked_for_and_named(void **state)
 	}
 	i.at[head] ^= 1; /* the widest comes first */
 	a = opened(i);
-	FAILS(clv_artifact_check_data(a), CLV_E_PARSE, "the data of tensor \"a.weight\"");
+	FAILS(artifact_check_data(a), CLV_E_PARSE, "the data of tensor \"a.weight\"");
 	artifact_free(a);
 	image_free(&i);
 }

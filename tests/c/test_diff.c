@@ -647,8 +647,8 @@ static char *diff_files(clv_diff_weights how, bool *differ)
 	OK(clv_artifact_open(paths[0], NULL, &a));
 	OK(clv_artifact_open(paths[1], NULL, &b));
 	OK(clv_artifact_diff(a, b, &o, &text, differ));
-	clv_artifact_close(a);
-	clv_artifact_close(b);
+	clv_artifact_free(a);
+	clv_artifact_free(b);
 	return text;
 }
 
@@ -847,7 +847,7 @@ static clv_status attempt(const void *ctx)
 	bool differ;
 	o.json = t->json;
 	TRY(t->fa ? clv_artifact_diff(t->fa, t->fb, &o, &text, &differ) : clv_plan_diff(t->a, t->b, &o, &text, &differ));
-	clv_string_free(text);
+	clv_free(text);
 	return CLV_OK;
 }
 
@@ -874,8 +874,8 @@ static void every_allocation_may_fail_while_files_are_compared(void **state)
 	t.fa = a;
 	t.fb = b;
 	assert_in_range(sweep_faults(attempt, &t, CLV_OK), 50, 20000);
-	clv_artifact_close(a);
-	clv_artifact_close(b);
+	clv_artifact_free(a);
+	clv_artifact_free(b);
 }
 
 static void wrong_arguments_are_refused(void **state)

@@ -568,13 +568,13 @@ static clv_status all_pictures(const void *ctx)
 	clv_dot_options o = {sizeof o, 2, "module", 4, "TB", true, true, true};
 	char *out = NULL;
 	clv_status st = clv_plan_dot(p, &o, &out);
-	clv_string_free(out);
+	clv_free(out);
 	o.frontier = CLV_NONE;
 	o.detail = "operation";
 	out = NULL;
 	if (st == CLV_OK)
 		st = clv_plan_dot(p, &o, &out);
-	clv_string_free(out);
+	clv_free(out);
 	clv_plan_free(p);
 	return st;
 }

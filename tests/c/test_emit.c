@@ -52,7 +52,7 @@ static void a_shorter_options_struct_keeps_the_other_defaults(void **state)
 	clv_source_options o = {offsetof(clv_source_options, class_name), 0, 1, "in", true};
 	OK(clv_plan_source(p, &o, &out));
 	holds(out, "class Segment(nn.Module):");
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 }
 
@@ -66,7 +66,7 @@ static void without_schemas_a_helper_sorts_the_arguments(void **state)
 	holds(out, "op = call(torch.ops.my.op.default, reshape, self.const_0, B, None, 0.5)");
 	holds(out, "mul = x * self.body[0].w");
 	holds(out, "self.register_buffer(\"const_0\", torch.empty(2, dtype=torch.float32))");
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 }
 
@@ -102,7 +102,7 @@ static void with_schemas_and_data_the_source_is_plain(void **state)
 	holds(out, "op = torch.ops.my.op.default(reshape, self.const_0, B, scale=0.5)");
 	holds(out, "\"const_0\", torch.tensor([1.0, 2.0], dtype=torch.float32), persistent=False\n");
 	assert_null(strstr(out, "def call"));
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 }
 
@@ -122,7 +122,7 @@ static void a_symbol_that_no_input_shows_is_a_keyword(void **state)
 	o.first = 2;
 	OK(clv_plan_source(p, &o, &out));
 	holds(out, "def forward(self, reshape, *, B):");
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 }
 
@@ -193,10 +193,10 @@ static void stages_call_whole_layers_and_keep_their_names(void **state)
 	holds(out, "GIVEN = (\"const_0\",)\n");
 	holds(out, "\"shape\": (4 * batch_size,)");
 	holds(out, "def pack_outputs(values, B):\n");
-	clv_string_free(out);
+	clv_free(out);
 	out = stages_of(p, (const uint32_t[]){7}, 1);
 	holds(out, "self.head.weight = self.fc.weight\n");
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 }
 
@@ -208,7 +208,7 @@ static void a_size_that_no_input_shows_is_computed_from_one(void **state)
 	                  "%d = aten::view(%c, [B, 3]) -> f32[B,3] view-of %x\noutput %d\n");
 	char *out = stages_of(p, (const uint32_t[]){1, 2}, 2);
 	holds(out, "B = reshape.shape[0] // 3\n");
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 }
 
@@ -280,13 +280,13 @@ static void a_module_that_is_run_as_a_whole_is_given_to_its_stage(void **state)
 	holds(out, "self.emb.weight = self.body[0].get_parameter(\"emb.weight\")\n");
 	holds(out, "body_0_out0, (_, body_0_out2) = self.body[0](embedding, sizes=(x, {\"a\": 1}))\n");
 	holds(out, "stages = [Stage0(blocks=blocks), Stage1()]\n");
-	clv_string_free(out);
+	clv_free(out);
 	call.results = NULL;
 	OK(write_whole(&call, &b));
 	OK(strbuf_take(&b, &out));
 	holds(out, "body_0_out0, _, body_0_out2 = tensors_of(\n");
 	holds(out, "\ndef tensors_of(tree):\n");
-	clv_string_free(out);
+	clv_free(out);
 }
 
 static void many_stages_are_a_list_with_a_line_for_each(void **state)
@@ -300,7 +300,7 @@ static void many_stages_are_a_list_with_a_line_for_each(void **state)
 	o.nstages = 8;
 	OK(clv_plan_stages_source(p, &o, &out));
 	holds(out, "            stages = [\n                Stage0(),\n                Stage1(),\n");
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 }
 
@@ -354,7 +354,7 @@ static void what_was_not_where_the_model_was_stays_there(void **state)
 	holds(out, "        self.to(device)\n        self.s = self.s.to(\"cpu\")\n");
 	holds(out, "and i not in stage.STAY");
 	holds(out, "\"devices\": [\"cuda:0\"]");
-	clv_string_free(out);
+	clv_free(out);
 	plan_free(p);
 	p = load_ok("cleave-plan 1\nmodel \"m\"\ninput %x f32[2] name=\"x\" device=cuda:0\nparam @w f32[]\n"
 	            "%a = aten::mul.Tensor(%x, @w) -> f32[2] device=cuda:0\noutput %a\n");

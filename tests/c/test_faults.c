@@ -64,14 +64,12 @@ static clv_status reprint(const plan *p)
 static clv_status inspect(const plan *p)
 {
 	char *text;
-	TRY(clv_plan_inspect(p, &text));
-	clv_string_free(text);
 	clv_frontiers *f;
 	TRY(clv_frontiers_create(p, NULL, &f));
 	for (int json = 0; json < 2; json++) {
 		clv_status st = clv_frontiers_inspect(f, json, &text);
 		if (st == CLV_OK) {
-			clv_string_free(text);
+			clv_free(text);
 			continue;
 		}
 		clv_frontiers_free(f);

@@ -296,8 +296,8 @@ static void check_bytes_text(const char *text, const char *const *want, uint32_t
 		OK(clv_frontiers_bytes_text(fresh, i, &first));
 		assert_string_equal(got, want[i]);
 		assert_string_equal(first, want[i]);
-		clv_string_free(got);
-		clv_string_free(first);
+		clv_free(got);
+		clv_free(first);
 		clv_frontiers_free(fresh);
 	}
 	clv_frontiers_free(f);
@@ -334,7 +334,7 @@ static void a_boundary_has_the_labels_of_the_plan(void **state)
 		char *got = NULL;
 		OK(clv_frontiers_labels(f, i, &got));
 		assert_string_equal(got, want[i]);
-		clv_string_free(got);
+		clv_free(got);
 	}
 	char *none = NULL;
 	FAILS(clv_frontiers_labels(f, 3, &none), CLV_E_INVALID, "no frontier 3");
@@ -1041,13 +1041,13 @@ static void not_cutting_is_compared_with_every_cut(void **state)
 	assert_float_equal(l.there_s, 1, 1e-3); /* 4*8 floats are */
 	OK(clv_frontiers_advice(f, 1, &o, &advice));
 	assert_string_equal(advice, "not cutting is faster: 1 s with everything before the link, 3.28 s with the best cut");
-	clv_string_free(advice);
+	clv_free(advice);
 	o.bandwidth_bytes_per_s = 256;
 	OK(clv_frontiers_advice(f, 1, &o, &advice));
 	assert_string_equal(advice,
 	                    "not cutting is faster: 500 ms with everything after the link (128 bytes of input are sent), "
 	                    "2.03 s with the best cut");
-	clv_string_free(advice);
+	clv_free(advice);
 	o.max_prefix_params = 800;  /* not all fits here, */
 	o.max_boundary_bytes = 100; /* and the input is too large to be sent */
 	l = latency_at(f, 1, &o);
@@ -1569,7 +1569,7 @@ static void the_formula_of_a_boundary_gives_its_bytes(void **state)
 					         (long long)got, (long long)bytes);
 				compared += got > 0;
 			}
-			clv_string_free(text);
+			clv_free(text);
 		}
 		clv_frontiers_free(f);
 		plan_free(p);
@@ -1598,7 +1598,7 @@ static void labels_of_random_plans_are_those_of_the_view(void **state)
 			char *want = taken(&b);
 			OK(clv_frontiers_labels(f, i, &got));
 			assert_string_equal(got, want);
-			clv_string_free(got);
+			clv_free(got);
 			mem_free(want);
 			view_free(&v);
 		}
@@ -1611,9 +1611,9 @@ static clv_status texts(const clv_frontiers *f)
 {
 	char *text = NULL;
 	TRY(clv_frontiers_bytes_text(f, 2, &text));
-	clv_string_free(text);
+	clv_free(text);
 	TRY(clv_frontiers_labels(f, 2, &text));
-	clv_string_free(text);
+	clv_free(text);
 	return CLV_OK;
 }
 

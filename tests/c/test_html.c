@@ -27,10 +27,11 @@ static const char *const text =
 
 /* ---- reading a page ------------------------------------------------------------------------------------------------- */
 
-static char *page_of(const plan *p, const clv_html_options *o)
+static char *page_of(const plan *p, const html_spec *o)
 {
+	const html_spec none = {.frontier = NONE};
 	char *page = NULL;
-	if (clv_plan_html(p, o, &page) != CLV_OK)
+	if (plan_html(p, o ? o : &none, &page) != CLV_OK)
 		fail_msg("%s", status_message());
 	return page;
 }
@@ -58,12 +59,12 @@ static json_t *data_of(const char *page)
 	return data;
 }
 
-static json_t *make_data(const char *plan_text, const clv_html_options *o)
+static json_t *make_data(const char *plan_text, const html_spec *o)
 {
 	plan *p = load_ok(plan_text);
 	char *page = page_of(p, o);
 	json_t *data = data_of(page);
-	clv_string_free(page);
+	clv_free(page);
 	plan_free(p);
 	return data;
 }
@@ -95,7 +96,7 @@ static void dumps_as(const json_t *data, const char *key, const char *want)
 static void the_data_has_the_plan_and_its_frontiers(void **state)
 {
 	(void)state;
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	html_spec o = {.frontier = NONE};
 	o.sizes = (clv_sizes){(const char *[]){"B"}, (const int64_t[]){3}, 1};
 	o.frontier = 2;
 	json_t *d = make_data(text, &o);
@@ -147,7 +148,7 @@ static void the_frontiers_of_random_plans_are_those_of_the_public_functions(void
 		}
 		clv_frontiers_free(f);
 		json_decref(d);
-		clv_string_free(page);
+		clv_free(page);
 		plan_free(p);
 	}
 }
@@ -161,7 +162,7 @@ static clv_status check_formula(void *ctx, uint32_t i, const char *formula)
 		assert_string_equal(formula, want);
 	else
 		assert_true(!formula && (st == CLV_E_OVERFLOW || count(want, "+") + count(want, "-") >= FORMULA_TERMS));
-	clv_string_free(want);
+	clv_free(want);
 	return CLV_OK;
 }
 
@@ -206,7 +207,7 @@ static void hostile_names_stay_inside_the_data(void **state)
 	strbuf_printf(&b, "%%a = aten::f(%%x, @\"%s\", #o, \"%s\") -> f32[2] in \"%s\" at \"%s\"\n", n, n, n, n);
 	strbuf_puts(&b, "%b = aten::g(%a) -> f32[2]\noutput %b\n");
 	char *source = taken(&b);
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	html_spec o = {.frontier = NONE};
 	o.title = hostile;
 	o.nsegments = 1;
 	o.segment_of_node = (const uint32_t[]){0, 0};
@@ -225,8 +226,8 @@ static void hostile_names_stay_inside_the_data(void **state)
 	assert_string_equal(string_at(d, "nodeAt", 0),
 	                    "</script><script>alert(1)</script><!--&\\\"'\xe2\x80\xa8\xe2\x80\xa9\xef\xbf\xbd");
 	json_decref(d);
-	clv_string_free(page);
-	clv_string_free(other);
+	clv_free(page);
+	clv_free(other);
 	mem_free(n);
 	mem_free(source);
 	plan_free(p);
@@ -259,7 +260,7 @@ static void the_page_is_whole_and_asks_for_nothing(void **state)
 	assert_null(strstr(page, "https:"));
 	assert_null(strstr(page, "@import"));
 	assert_int_equal(count(page, "http:"), count(page, "http://www.w3.org/2000/svg"));
-	clv_string_free(page);
+	clv_free(page);
 	plan_free(p);
 }
 
@@ -269,8 +270,8 @@ static void the_same_plan_gives_the_same_bytes(void **state)
 	plan *p = load_ok(text), *q = load_ok(text);
 	char *a = page_of(p, NULL), *b = page_of(q, NULL);
 	assert_string_equal(a, b);
-	clv_string_free(a);
-	clv_string_free(b);
+	clv_free(a);
+	clv_free(b);
 	plan_free(p);
 	plan_free(q);
 }
@@ -278,12 +279,21 @@ static void the_same_plan_gives_the_same_bytes(void **state)
 static void what_is_known_of_stages_is_in_the_data(void **state)
 {
 	(void)state;
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
-	const clv_pipe_stage first = {sizeof first, 1, 3, 2, 4, 0.5, 0, 64, 0, 256, INT64_MAX, 2},
-						 last = {sizeof last, 0, 2, 3, 0, 0, 64, 0, 16, 0, 128, 1};
+	html_spec o = {.frontier = NONE};
+	const stage_score stages[] = {
+		{.device = 1,
+	     .nodes = 3,
+	     .fwd_us = 2,
+	     .bwd_us = 4,
+	     .comm_us = 0.5,
+	     .out_bytes = 64,
+	     .param_bytes = 256,
+	     .memory_bytes = INT64_MAX,
+	     .in_flight = 2},
+		{.nodes = 2, .fwd_us = 3, .in_bytes = 64, .relayed_bytes = 16, .memory_bytes = 128, .in_flight = 1}};
 	o.nstages = 2;
 	o.stage_of_node = (const uint32_t[]){0, 0, 1, 1, 1};
-	o.stage_facts = (const clv_pipe_stage *const[]){&first, &last};
+	o.stages = stages;
 	o.ndevices = 2;
 	o.device_names = (const char *const[]){"cpu", "</script>"};
 	o.lower_bound_us = 4.75;
@@ -298,10 +308,9 @@ static void what_is_known_of_stages_is_in_the_data(void **state)
 static void stages_and_segments_are_in_the_data(void **state)
 {
 	(void)state;
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	html_spec o = {.frontier = NONE};
 	o.nstages = 2;
 	o.stage_of_node = (const uint32_t[]){0, 0, 1, 1, 1};
-	o.stage_cost = (const double[]){2, 0.5};
 	o.nsegments = 2;
 	o.segment_of_node = (const uint32_t[]){0, 1, 1, 0, 0};
 	o.segment_compiled = (const bool[]){true, false};
@@ -309,11 +318,10 @@ static void stages_and_segments_are_in_the_data(void **state)
 	json_t *d = make_data(text, &o);
 	dumps_as(d, "stages", "2");
 	dumps_as(d, "stageOf", "[0,0,1,1,1]");
-	dumps_as(d, "stageCost", "[2,0.5]");
 	dumps_as(d, "segments", "[[1,null],[0,\"it writes in place\"]]");
 	dumps_as(d, "segmentOf", "[0,1,1,0,0]");
 	json_decref(d);
-	o = (clv_html_options)CLV_HTML_OPTIONS_INIT;
+	o = (html_spec){.frontier = NONE};
 	o.nsegments = 1;
 	o.segment_of_node = (const uint32_t[]){0, 0, 0, 0, 0};
 	d = make_data(text, &o);
@@ -333,10 +341,10 @@ static void a_plan_with_nothing_to_cut_has_a_page(void **state)
 	json_decref(d);
 }
 
-static void refused(const plan *p, clv_html_options o, const char *why)
+static void refused(const plan *p, html_spec o, const char *why)
 {
 	char *out = NULL;
-	FAILS(clv_plan_html(p, &o, &out), CLV_E_INVALID, why);
+	FAILS(plan_html(p, &o, &out), CLV_E_INVALID, why);
 	assert_null(out);
 }
 
@@ -345,13 +353,12 @@ static void wrong_options_are_refused(void **state)
 	(void)state;
 	plan *p = load_ok(text);
 	char *out = NULL;
-	const clv_html_options none = CLV_HTML_OPTIONS_INIT;
-	clv_html_options o = none;
+	const html_spec none = {.frontier = NONE};
+	html_spec o = none;
 	FAILS(clv_plan_html(NULL, NULL, &out), CLV_E_INVALID, "needs a plan");
 	FAILS(clv_plan_html(p, NULL, NULL), CLV_E_INVALID, "a place");
-	o.size = sizeof o + 1;
-	refused(p, o, "clv_html_options.size is");
-	o = none;
+	clv_html_options larger = {.size = sizeof larger + 1};
+	FAILS(clv_plan_html(p, &larger, &out), CLV_E_INVALID, "clv_html_options.size is");
 	o.bandwidth_bytes_per_s = -1;
 	refused(p, o, "bandwidth_bytes_per_s is not a speed");
 	o = none;
@@ -366,23 +373,18 @@ static void wrong_options_are_refused(void **state)
 	o.stage_of_node = (const uint32_t[]){0, 0, 2, 0, 0};
 	refused(p, o, "node 2 is in stage 2 of 2");
 	o.stage_of_node = (const uint32_t[]){0, 0, 0, 0, 0};
-	o.stage_cost = (const double[]){1, -1};
-	refused(p, o, "the cost of stage 1 is not a cost");
-	o.stage_cost = NULL;
-	clv_pipe_stage one = {.size = sizeof one}, other = {.size = sizeof other, .device = 1, .fwd_us = NAN};
-	o.stage_facts = (const clv_pipe_stage *const[]){&one, NULL};
-	refused(p, o, "that of stage 1 is NULL");
-	o.stage_facts = (const clv_pipe_stage *const[]){&one, &other};
+	stage_score stages[2] = {{0}, {.device = 1, .fwd_us = NAN}};
+	o.stages = stages;
 	refused(p, o, "a time of stage 1 is not a time");
-	other.fwd_us = 1;
+	stages[1].fwd_us = -1;
+	refused(p, o, "a time of stage 1 is not a time");
+	stages[1].fwd_us = 1;
 	o.ndevices = 1;
 	refused(p, o, "stage 1 is on device 1 of 1");
 	o.ndevices = 2;
 	refused(p, o, "device 0 of 2 has no name");
 	o.ndevices = 0;
-	other.size = sizeof other + 1;
-	refused(p, o, "clv_pipe_stage.size");
-	o.stage_facts = NULL;
+	o.stages = NULL;
 	o.lower_bound_us = -1;
 	refused(p, o, "lower_bound_us is not a time");
 	o.lower_bound_us = 0;
@@ -401,13 +403,39 @@ static void an_older_shorter_options_struct_keeps_the_other_defaults(void **stat
 {
 	(void)state;
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
-	o.size = offsetof(clv_html_options, nstages);
+	plan *p = load_ok(text);
+	char *page = NULL;
+	o.size = offsetof(clv_html_options, bandwidth_bytes_per_s);
 	o.title = "other";
-	o.nstages = 7;
-	json_t *d = make_data(text, &o);
-	assert_string_equal(json_string_value(json_object_get(d, "title")), "other");
-	dumps_as(d, "stages", "0");
+	o.bandwidth_bytes_per_s = -1; /* not read */
+	OK(clv_plan_html(p, &o, &page));
+	assert_non_null(strstr(page, "\"title\":\"other\""));
+	clv_free(page);
+	plan_free(p);
+}
+
+static void a_partition_of_the_plan_is_shown(void **state)
+{
+	(void)state;
+	plan *p = load_ok(text), *small = load_ok("cleave-plan 1\nmodel \"m\"\ninput %x f32[1]\n%a = a::b(%x) -> f32[1]\n"
+	                                          "output %a\n");
+	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	clv_partition *part;
+	char *page = NULL;
+	OK(clv_plan_partition(p, NULL, &part));
+	o.partition = part;
+	OK(clv_plan_html(p, &o, &page));
+	json_t *d = data_of(page);
+	dumps_as(d, "stages", "1");
+	dumps_as(d, "stageOf", "[0,0,0,0,0]");
 	json_decref(d);
+	clv_free(page);
+	page = NULL;
+	FAILS(clv_plan_html(small, &o, &page), CLV_E_INVALID, "is not one of this plan");
+	assert_null(page);
+	clv_partition_free(part);
+	plan_free(p);
+	plan_free(small);
 }
 
 /* Every value crosses everywhere: what is written for each frontier must not grow with that. */
@@ -437,15 +465,15 @@ static void a_hundred_thousand_nodes_are_written(void **state)
 
 static clv_status write_page(const void *ctx)
 {
-	clv_html_options o = CLV_HTML_OPTIONS_INIT;
+	html_spec o = {.frontier = NONE};
 	clv_plan *p = NULL;
 	char *page = NULL;
 	TRY(clv_plan_parse(ctx, strlen(ctx), &p));
 	o.nstages = 1;
 	o.stage_of_node = (const uint32_t[]){0, 0, 0, 0, 0};
-	clv_status st = clv_plan_html(p, &o, &page);
+	clv_status st = plan_html(p, &o, &page);
 	assert_true((st == CLV_OK) == (page != NULL));
-	clv_string_free(page);
+	clv_free(page);
 	clv_plan_free(p);
 	return st;
 }
@@ -472,6 +500,7 @@ int main(void)
 		cmocka_unit_test(a_plan_with_nothing_to_cut_has_a_page),
 		cmocka_unit_test(wrong_options_are_refused),
 		cmocka_unit_test(an_older_shorter_options_struct_keeps_the_other_defaults),
+		cmocka_unit_test(a_partition_of_the_plan_is_shown),
 		cmocka_unit_test(a_hundred_thousand_nodes_are_written),
 		cmocka_unit_test(every_allocation_may_fail_while_a_page_is_written),
 	};

@@ -1,6 +1,8 @@
 /* Partitions through the public functions: what they say, sizes of structs, bad arguments, memory that ends. */
 #include "pipes.h"
 
+#include "pipe/partition_object.h"
+
 static const char *const chain =
 	"{\"nodes\":[{\"id\":10,\"name\":\"a\",\"fwd_us\":1,\"bwd_us\":2,\"param_bytes\":100,\"out_bytes\":1000},"
 	"{\"id\":20,\"name\":\"b\",\"fwd_us\":2,\"bwd_us\":4,\"param_bytes\":100,\"out_bytes\":1000},"
@@ -24,37 +26,24 @@ static void a_partition_says_what_it_is(void **state)
 	OK(clv_partition_graph(chain, strlen(chain), &o, &p));
 	assert_int_equal(clv_partition_stage_count(p), 2);
 	assert_int_equal(clv_partition_device_count(p), 2);
-	assert_int_equal(clv_partition_node_count(p), 4);
+	assert_int_equal(p->g.nodes.n, 4);
+	assert_int_equal(clv_partition_stage_device(p, 0), 0);
+	assert_int_equal(clv_partition_stage_device(p, 1), 1);
+	assert_int_equal(clv_partition_stage_device(p, 2), CLV_NONE);
 
-	clv_pipe_stage stage = {.size = sizeof stage};
-	OK(clv_partition_stage(p, 1, &stage));
-	assert_true(stage.device == 1 && stage.nodes == 2 && stage.fwd_us == 5 && stage.bwd_us == 10);
-	assert_true(stage.in_bytes == 2000 && stage.out_bytes == 0 && stage.param_bytes == 200 && stage.in_flight == 1);
-	assert_int_equal(clv_partition_stage_nodes(p, 1)[0], 2);
-	FAILS(clv_partition_stage(p, 2, &stage), CLV_E_INVALID, "there is no stage 2");
-	assert_null(clv_partition_stage_nodes(p, 2));
-
-	clv_pipe_node node = {.size = sizeof node};
-	uint32_t position;
-	OK(clv_partition_find(p, 30, &position));
-	OK(clv_partition_node(p, position, &node));
-	assert_true(node.id == 30 && node.stage == 1 && node.fwd_us == 3);
-	assert_string_equal(node.name, "c");
-	FAILS(clv_partition_find(p, 31, &position), CLV_E_NOT_FOUND, "there is no node with id 31");
-
-	clv_pipe_quality q = {.size = sizeof q};
-	OK(clv_partition_quality(p, &q));
-	assert_true(q.bottleneck_us == 15 && q.lower_bound_us == 12 && q.cut_bytes == 2000 && q.relay_bytes == 0);
-	assert_true(q.makespan_us > 0 && q.schedule_fits && !q.optimal);
-	assert_string_equal(q.method, "pipedream");
-
-	clv_pipe_device device = {.size = sizeof device};
-	OK(clv_partition_device(p, 0, &device));
-	assert_true(device.stages == 1 && device.actions == 16 && device.time_us == 9);
-	clv_pipe_action action = {.size = sizeof action};
-	OK(clv_partition_action(p, 1, 1, &action));
-	assert_true(action.backward && action.stage == 1 && action.microbatch == 0 && action.end_us > action.start_us);
-	FAILS(clv_partition_action(p, 1, 16, &action), CLV_E_INVALID, "there is no action 16");
+	const stage_score *stage = &p->score.stages[1];
+	assert_true(stage->device == 1 && stage->nodes == 2 && stage->fwd_us == 5 && stage->bwd_us == 10);
+	assert_true(stage->in_bytes == 2000 && stage->out_bytes == 0 && stage->param_bytes == 200 && stage->in_flight == 1);
+	assert_true(p->p.stage_of[1] == 0 && p->p.stage_of[2] == 1);
+	assert_string_equal(p->g.nodes.at[2].name, "c");
+	assert_true(p->score.bottleneck_us == 15 && p->score.lower_bound_us == 12);
+	assert_true(p->score.cut_bytes == 2000 && p->score.relay_bytes == 0 && p->score.device_us[0] == 9);
+	assert_true(p->timeline.makespan_us > 0 && p->timeline.fits && !p->p.optimal);
+	assert_int_equal(p->timeline.first[1] - p->timeline.first[0], 16);
+	const pipe_action *action = &p->timeline.actions[p->timeline.first[1] + 1];
+	assert_true(action->kind == ACTION_BACKWARD && action->stage == 1 && action->microbatch == 0);
+	assert_true(action->end_us > action->start_us);
+	assert_string_equal(p->p.method, "pipedream");
 	clv_partition_free(p);
 }
 
@@ -62,32 +51,32 @@ static void methods_have_names(void **state)
 {
 	(void)state;
 	uint32_t n = 0, pipedream = 0;
-	for (; clv_partition_method(n); n++)
-		pipedream += !strcmp(clv_partition_method(n), "pipedream");
+	for (; method_name(n); n++)
+		pipedream += !strcmp(method_name(n), "pipedream");
 	assert_int_equal(pipedream, 1);
 }
 
 static void devices_differ(void **state)
 {
 	(void)state;
-	clv_partition_options o = options_of(2);
-	const double speeds[2] = {1, 3};
 	const double links[4] = {0, 1e9, 2e8, 0};
-	clv_partition *p;
-	clv_pipe_stage stage = {.size = sizeof stage};
-	o.speeds = speeds;
-	o.bandwidths = links;
-	o.latency_us = 0.5;
-	OK(clv_partition_graph(chain, strlen(chain), &o, &p));
+	pipe_graph g = read_graph(chain);
+	pipe_device devices[2] = {{1, 0}, {3, 0}};
+	pipe_problem pr = problem_of(&g, devices, 2);
+	pipe_partition p;
+	pipe_score score;
+	pr.bandwidth = links;
+	pr.latency_us = 0.5;
+	OK(pipe_partition_run(&pr, "pipedream", &p, &score));
 	/* a | b c d: 3 us against 7, 14 in all on the second; forward 1000 bytes in 1.5 us, back in 5.5 */
-	OK(clv_partition_stage(p, 0, &stage));
-	assert_true(stage.nodes == 1);
-	assert_float_equal(stage.comm_us, 0.5 + 3.5, 1e-9);
-	OK(clv_partition_stage(p, 1, &stage));
-	assert_float_equal(stage.fwd_us, 7.0 / 3, 1e-9);
-	assert_float_equal(stage.bwd_us, 14.0 / 3, 1e-9);
-	assert_float_equal(stage.comm_us, 5.5 - 14.0 / 3, 1e-9);
-	clv_partition_free(p);
+	assert_true(score.stages[0].nodes == 1);
+	assert_float_equal(score.stages[0].comm_us, 0.5 + 3.5, 1e-9);
+	assert_float_equal(score.stages[1].fwd_us, 7.0 / 3, 1e-9);
+	assert_float_equal(score.stages[1].bwd_us, 14.0 / 3, 1e-9);
+	assert_float_equal(score.stages[1].comm_us, 5.5 - 14.0 / 3, 1e-9);
+	partition_free(&p);
+	score_free(&score);
+	graph_free(&g);
 }
 
 static void bad_arguments_are_refused(void **state)
@@ -127,16 +116,15 @@ static void many_actions_are_not_laid_out(void **state)
 	strcpy(at, "],\"edges\":[]}");
 	clv_partition_options o = options_of(130);
 	clv_partition *p;
-	clv_pipe_action action = {.size = sizeof action};
 	char *text;
 	o.microbatches = 65536;
 	OK(clv_partition_graph(big, strlen(big), &o, &p));
-	FAILS(clv_partition_action(p, 0, 0, &action), CLV_E_OVERFLOW, "too many to lay out");
+	assert_null(p->timeline.first);
 	FAILS(clv_partition_timeline(p, &text), CLV_E_OVERFLOW, "too many to lay out");
 	OK(clv_partition_table(p, &text));
-	clv_string_free(text);
+	clv_free(text);
 	OK(clv_partition_json(p, &text));
-	clv_string_free(text);
+	clv_free(text);
 	clv_partition_free(p);
 }
 
@@ -146,11 +134,11 @@ static clv_status try_texts(const clv_partition *p)
 {
 	char *text;
 	TRY(clv_partition_table(p, &text));
-	clv_string_free(text);
+	clv_free(text);
 	TRY(clv_partition_json(p, &text));
-	clv_string_free(text);
+	clv_free(text);
 	TRY(clv_partition_timeline(p, &text));
-	clv_string_free(text);
+	clv_free(text);
 	return CLV_OK;
 }
 
@@ -171,16 +159,15 @@ static clv_status try_all(const char *method)
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
-	for (uint32_t method = 0; clv_partition_method(method); method++) {
+	for (uint32_t method = 0; method_name(method); method++) {
 		bool waits = false;
 		for (uint64_t n = 1; !waits; n++) {
 			mem_fail_after(n);
-			clv_status st = try_all(clv_partition_method(method));
+			clv_status st = try_all(method_name(method));
 			waits = mem_fail_waits();
 			mem_fail_after(0);
 			if (st != (waits ? CLV_OK : CLV_E_NOMEM))
-				fail_msg("%s, allocation %d: status %d, %s", clv_partition_method(method), (int)n, st,
-				         status_message());
+				fail_msg("%s, allocation %d: status %d, %s", method_name(method), (int)n, st, status_message());
 		}
 	}
 }

@@ -13,33 +13,33 @@ typedef struct setting {
 
 static void make_graph(setting *x, pipe_random *r, uint32_t n)
 {
-	x->g = random_graph(r, n, random_below(r, 4), 1 + random_below(r, 8));
+	x->g = random_graph(r, n, pipe_random_below(r, 4), 1 + pipe_random_below(r, 8));
 	for (uint32_t i = 0; i < n; i++)
-		if (random_below(r, 5) == 0)
-			x->g.nodes.at[i].fwd_us = random_below(r, 2) ? 0 : 1e6;
+		if (pipe_random_below(r, 5) == 0)
+			x->g.nodes.at[i].fwd_us = pipe_random_below(r, 2) ? 0 : 1e6;
 	for (uint32_t v = 0; v < x->g.values.n; v++)
-		x->g.values.at[v].leaves = random_below(r, 6) == 0;
+		x->g.values.at[v].leaves = pipe_random_below(r, 6) == 0;
 }
 
 static void make_setting(setting *x, pipe_random *r)
 {
-	uint32_t k = 1 + random_below(r, MOST_K), n = k + random_below(r, 8);
-	bool differ = random_below(r, 3) == 0, limited = random_below(r, 4) == 0;
-	double link = pow(10, 2 + random_below(r, 8));
+	uint32_t k = 1 + pipe_random_below(r, MOST_K), n = k + pipe_random_below(r, 8);
+	bool differ = pipe_random_below(r, 3) == 0, limited = pipe_random_below(r, 4) == 0;
+	double link = pow(10, 2 + pipe_random_below(r, 8));
 	make_graph(x, r, n);
 	for (uint32_t d = 0; d < k; d++)
-		x->devices[d] = (pipe_device){differ ? 0.5 + random_below(r, 4) : 1, limited ? 3000 * n : 0};
+		x->devices[d] = (pipe_device){differ ? 0.5 + pipe_random_below(r, 4) : 1, limited ? 3000 * n : 0};
 	for (uint32_t i = 0; i < k * k; i++)
-		x->bandwidth[i] = link * (differ ? 1 + random_below(r, 9) : 1);
+		x->bandwidth[i] = link * (differ ? 1 + pipe_random_below(r, 9) : 1);
 	x->pr = problem_of(&x->g, x->devices, k);
-	x->pr.bandwidth = random_below(r, 2) ? x->bandwidth : NULL;
-	x->pr.latency_us = random_below(r, 3) * 10;
-	x->pr.schedule = (pipe_schedule)random_below(r, SCHEDULE_COUNT);
-	x->pr.microbatches = 1 + random_below(r, 8);
-	x->pr.recompute = random_below(r, 4) == 0;
-	x->pr.training = random_below(r, 4) > 0;
-	x->pr.max_stages = random_below(r, 3) ? 0 : k + random_below(r, 3);
-	x->pr.goal = random_below(r, 4) ? GOAL_BOTTLENECK : random_below(r, 2) ? GOAL_THROUGHPUT : GOAL_SIMPLE;
+	x->pr.bandwidth = pipe_random_below(r, 2) ? x->bandwidth : NULL;
+	x->pr.latency_us = pipe_random_below(r, 3) * 10;
+	x->pr.schedule = (pipe_schedule)pipe_random_below(r, SCHEDULE_COUNT);
+	x->pr.microbatches = 1 + pipe_random_below(r, 8);
+	x->pr.recompute = pipe_random_below(r, 4) == 0;
+	x->pr.training = pipe_random_below(r, 4) > 0;
+	x->pr.max_stages = pipe_random_below(r, 3) ? 0 : k + pipe_random_below(r, 3);
+	x->pr.goal = pipe_random_below(r, 4) ? GOAL_BOTTLENECK : pipe_random_below(r, 2) ? GOAL_THROUGHPUT : GOAL_SIMPLE;
 	x->pr.seed = random_next(r);
 }
 

@@ -18,20 +18,20 @@ typedef struct example {
 /* A random problem with everything that a problem can have. */
 static void example_make(pipe_random *r, uint32_t nodes, example *e)
 {
-	uint32_t k = 1 + random_below(r, MOST_K), n = k + random_below(r, nodes);
-	e->g = random_graph(r, n, 1 + random_below(r, 3), 2 + random_below(r, 8));
+	uint32_t k = 1 + pipe_random_below(r, MOST_K), n = k + pipe_random_below(r, nodes);
+	e->g = random_graph(r, n, 1 + pipe_random_below(r, 3), 2 + pipe_random_below(r, 8));
 	for (uint32_t d = 0; d < k; d++)
-		e->devices[d] = (pipe_device){random_below(r, 3) ? 1 : 1 + random_below(r, 3), 0};
+		e->devices[d] = (pipe_device){pipe_random_below(r, 3) ? 1 : 1 + pipe_random_below(r, 3), 0};
 	for (uint32_t i = 0; i < k * k; i++)
-		e->bandwidth[i] = 1e6 * (1 + random_below(r, 20));
+		e->bandwidth[i] = 1e6 * (1 + pipe_random_below(r, 20));
 	e->pr = problem_of(&e->g, e->devices, k);
-	e->pr.bandwidth = random_below(r, 2) ? e->bandwidth : NULL;
-	e->pr.latency_us = random_below(r, 10);
-	e->pr.schedule = (pipe_schedule)random_below(r, SCHEDULE_COUNT);
-	e->pr.recompute = random_below(r, 4) == 0;
-	e->pr.training = random_below(r, 4) > 0;
-	e->pr.max_stages = random_below(r, 2) ? 0 : k + random_below(r, 3);
-	e->pr.seed = random_below(r, 100);
+	e->pr.bandwidth = pipe_random_below(r, 2) ? e->bandwidth : NULL;
+	e->pr.latency_us = pipe_random_below(r, 10);
+	e->pr.schedule = (pipe_schedule)pipe_random_below(r, SCHEDULE_COUNT);
+	e->pr.recompute = pipe_random_below(r, 4) == 0;
+	e->pr.training = pipe_random_below(r, 4) > 0;
+	e->pr.max_stages = pipe_random_below(r, 2) ? 0 : k + pipe_random_below(r, 3);
+	e->pr.seed = pipe_random_below(r, 100);
 	e->pr.seconds = 1e-9; /* one attempt of each kind: tests are many */
 }
 
@@ -247,11 +247,11 @@ static void metis_prints_nothing_and_leaves_rand_alone(void **state)
 	int first = rand();
 	srand(5);
 	for (int round = 0; round < 100; round++) {
-		uint32_t k = 2 + random_below(&r, MOST_K - 1), n = k + random_below(&r, round % 25 ? 20 : 400);
+		uint32_t k = 2 + pipe_random_below(&r, MOST_K - 1), n = k + pipe_random_below(&r, round % 25 ? 20 : 400);
 		pipe_device devices[MOST_K] = {{1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}};
-		pipe_graph g = random_graph(&r, n, 1 + random_below(&r, 2), 1 + random_below(&r, 4));
+		pipe_graph g = random_graph(&r, n, 1 + pipe_random_below(&r, 2), 1 + pipe_random_below(&r, 4));
 		for (uint32_t i = 0; i < n && round % 2; i++) /* few nodes have all of the time */
-			g.nodes.at[i].fwd_us *= random_below(&r, 10) ? 0 : 1000;
+			g.nodes.at[i].fwd_us *= pipe_random_below(&r, 10) ? 0 : 1000;
 		pipe_problem pr = problem_of(&g, devices, k);
 		pipe_partition p = {0};
 		pr.seconds = 1e-9;
@@ -332,12 +332,12 @@ static void random_stages(pipe_random *r, const pipe_problem *pr, uint32_t most,
 {
 	OK(partition_new(pr->g, p));
 	for (uint32_t n = 0; n < pr->g->nodes.n; n++) {
-		if (n > 0 && p->nstages < most && random_below(r, 4) == 0)
+		if (n > 0 && p->nstages < most && pipe_random_below(r, 4) == 0)
 			p->nstages++;
 		p->stage_of[n] = p->nstages - 1;
 	}
 	for (uint32_t s = 0; s < p->nstages; s++)
-		p->device_of[s] = random_below(r, pr->k);
+		p->device_of[s] = pipe_random_below(r, pr->k);
 }
 
 static void polishing_makes_nothing_worse(void **state)
@@ -351,7 +351,7 @@ static void polishing_makes_nothing_worse(void **state)
 		polisher *po = NULL;
 		example_make(&r, 20, &e);
 		for (uint32_t d = 0; round % 2 && d < e.pr.k; d++)
-			e.devices[d].memory_bytes = 5000 + random_below(&r, 40000);
+			e.devices[d].memory_bytes = 5000 + pipe_random_below(&r, 40000);
 		OK(polisher_new(&e.pr, &po));
 		random_stages(&r, &e.pr, 12, &p);
 		OK(score_new(&e.pr, &p, &before));
@@ -378,7 +378,7 @@ static void stages_are_joined_down_to_a_limit(void **state)
 		pipe_partition p;
 		example_make(&r, 20, &e);
 		random_stages(&r, &e.pr, 30, &p);
-		uint32_t before = p.nstages, limit = 1 + random_below(&r, 12);
+		uint32_t before = p.nstages, limit = 1 + pipe_random_below(&r, 12);
 		OK(stages_join(&e.pr, &p, limit));
 		assert_int_equal(p.nstages, before < limit ? before : limit);
 		OK(stages_place(&e.pr, &p));

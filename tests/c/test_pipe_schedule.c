@@ -93,7 +93,7 @@ static void stages_in_turn(const pipe_graph *g, uint32_t k, uint32_t stages, pip
 	for (uint32_t n = 0; n < g->nodes.n; n++)
 		p->stage_of[n] = (uint32_t)((uint64_t)n * stages / g->nodes.n);
 	for (uint32_t s = 0; s < stages; s++)
-		p->device_of[s] = r ? random_below(r, k) : s % k;
+		p->device_of[s] = r ? pipe_random_below(r, k) : s % k;
 }
 
 static void timelines_keep_every_rule(void **state)
@@ -102,18 +102,18 @@ static void timelines_keep_every_rule(void **state)
 	pipe_random r = {5};
 	uint32_t fitting = 0;
 	for (int round = 0; round < 600; round++) {
-		uint32_t k = 1 + random_below(&r, 4), chunks = 1 + random_below(&r, 3), stages = k * chunks;
-		bool loops = random_below(&r, 2);
-		pipe_graph g = random_graph(&r, stages + random_below(&r, 20), 2, 4);
+		uint32_t k = 1 + pipe_random_below(&r, 4), chunks = 1 + pipe_random_below(&r, 3), stages = k * chunks;
+		bool loops = pipe_random_below(&r, 2);
+		pipe_graph g = random_graph(&r, stages + pipe_random_below(&r, 20), 2, 4);
 		pipe_device devices[4] = {{1, 0}, {2, 0}, {1, 0}, {3, 0}};
 		double bandwidth[16];
 		for (uint32_t i = 0; i < 16; i++)
-			bandwidth[i] = 1e6 * (1 + random_below(&r, 50));
+			bandwidth[i] = 1e6 * (1 + pipe_random_below(&r, 50));
 		pipe_problem pr = problem_of(&g, devices, k);
-		pr.bandwidth = random_below(&r, 2) ? bandwidth : NULL;
-		pr.schedule = (pipe_schedule)random_below(&r, SCHEDULE_COUNT);
-		pr.microbatches = 1 + random_below(&r, 12);
-		pr.training = random_below(&r, 4) > 0;
+		pr.bandwidth = pipe_random_below(&r, 2) ? bandwidth : NULL;
+		pr.schedule = (pipe_schedule)pipe_random_below(&r, SCHEDULE_COUNT);
+		pr.microbatches = 1 + pipe_random_below(&r, 12);
+		pr.training = pipe_random_below(&r, 4) > 0;
 		pipe_partition p;
 		pipe_score score;
 		pipe_timeline t;

@@ -146,20 +146,20 @@ static void the_cut_of_a_chain_is_the_best_one(void **state)
 	(void)state;
 	pipe_random r = {7};
 	for (int round = 0; round < 300; round++) {
-		uint32_t k = 1 + random_below(&r, 4), n = k + random_below(&r, 8), order[16];
+		uint32_t k = 1 + pipe_random_below(&r, 4), n = k + pipe_random_below(&r, 8), order[16];
 		pipe_graph g = random_graph(&r, n, 2, 4);
 		pipe_device devices[4];
 		double bandwidth[16];
 		for (uint32_t d = 0; d < k; d++)
-			devices[d] =
-				(pipe_device){1 + random_below(&r, 3), random_below(&r, 2) ? 0 : 4000 + random_below(&r, 20000)};
+			devices[d] = (pipe_device){1 + pipe_random_below(&r, 3),
+			                           pipe_random_below(&r, 2) ? 0 : 4000 + pipe_random_below(&r, 20000)};
 		for (uint32_t i = 0; i < k * k; i++)
-			bandwidth[i] = 1e6 * (1 + random_below(&r, 20));
+			bandwidth[i] = 1e6 * (1 + pipe_random_below(&r, 20));
 		pipe_problem pr = problem_of(&g, devices, k);
-		pr.bandwidth = random_below(&r, 2) ? bandwidth : NULL;
-		pr.latency_us = random_below(&r, 10);
-		pr.schedule = (pipe_schedule)random_below(&r, SCHEDULE_COUNT);
-		pr.training = random_below(&r, 4) > 0;
+		pr.bandwidth = pipe_random_below(&r, 2) ? bandwidth : NULL;
+		pr.latency_us = pipe_random_below(&r, 10);
+		pr.schedule = (pipe_schedule)pipe_random_below(&r, SCHEDULE_COUNT);
+		pr.training = pipe_random_below(&r, 4) > 0;
 		pipe_partition p, all;
 		pipe_score score;
 		OK(order_new(&g, ORDER_GIVEN, order));
@@ -188,9 +188,9 @@ static void the_cut_of_a_long_chain_is_the_best_one(void **state)
 	(void)state;
 	pipe_random r = {9};
 	for (int round = 0; round < 4; round++) {
-		uint32_t n = 1100 + random_below(&r, 200), order[1300];
-		pipe_graph g = random_graph(&r, n, 1, 1 + random_below(&r, 9));
-		pipe_device devices[2] = {{1, 0}, {1 + random_below(&r, 2), 0}};
+		uint32_t n = 1100 + pipe_random_below(&r, 200), order[1300];
+		pipe_graph g = random_graph(&r, n, 1, 1 + pipe_random_below(&r, 9));
+		pipe_device devices[2] = {{1, 0}, {1 + pipe_random_below(&r, 2), 0}};
 		double bandwidth[4] = {0, pow(10, 3 + round), pow(10, 2 + round), 0};
 		pipe_problem pr = problem_of(&g, devices, 2);
 		pr.bandwidth = bandwidth;
@@ -216,7 +216,7 @@ static void orders_are_topological(void **state)
 	(void)state;
 	pipe_random r = {13};
 	for (int round = 0; round < 50; round++) {
-		uint32_t n = 1 + random_below(&r, 60), order[64], place[64];
+		uint32_t n = 1 + pipe_random_below(&r, 60), order[64], place[64];
 		pipe_graph g = random_graph(&r, n, 2, 8);
 		for (int kind = 0; kind < ORDER_COUNT; kind++) {
 			memset(place, 0xFF, sizeof place);
@@ -237,8 +237,8 @@ static void every_method_gives_stages_in_order_on_all_devices(void **state)
 	(void)state;
 	pipe_random r = {11};
 	for (int round = 0; round < 8; round++) {
-		uint32_t k = 1 + random_below(&r, 5), n = k + random_below(&r, 60);
-		pipe_graph g = random_graph(&r, n, 1 + random_below(&r, 3), 1 + random_below(&r, 12));
+		uint32_t k = 1 + pipe_random_below(&r, 5), n = k + pipe_random_below(&r, 60);
+		pipe_graph g = random_graph(&r, n, 1 + pipe_random_below(&r, 3), 1 + pipe_random_below(&r, 12));
 		pipe_device devices[5] = {{1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}};
 		pipe_problem pr = problem_of(&g, devices, k);
 		pr.seconds = 0.05; /* rules hold whenever a search is stopped */
@@ -267,12 +267,12 @@ static void any_choice_of_devices_becomes_stages_in_order(void **state)
 	(void)state;
 	pipe_random r = {3};
 	for (int round = 0; round < 200; round++) {
-		uint32_t k = 1 + random_below(&r, 4), n = k + random_below(&r, 40), of[64];
+		uint32_t k = 1 + pipe_random_below(&r, 4), n = k + pipe_random_below(&r, 40), of[64];
 		pipe_graph g = random_graph(&r, n, 2, 6);
 		pipe_device devices[4] = {{1, 0}, {1, 0}, {1, 0}, {1, 0}};
 		pipe_problem pr = problem_of(&g, devices, k);
 		for (uint32_t i = 0; i < n; i++)
-			of[i] = random_below(&r, k);
+			of[i] = pipe_random_below(&r, k);
 		pipe_partition p;
 		OK(partition_from_devices(&g, of, k, &p));
 		assert_partition(&pr, &p);

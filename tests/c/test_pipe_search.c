@@ -81,12 +81,12 @@ typedef struct setting {
 
 static void make_setting(setting *x, pipe_random *r, uint32_t k, uint32_t n)
 {
-	x->g = random_graph(r, n, 1 + random_below(r, 3), 1 + random_below(r, 5));
+	x->g = random_graph(r, n, 1 + pipe_random_below(r, 3), 1 + pipe_random_below(r, 5));
 	for (uint32_t i = 0; i < n; i++) /* some that take no time, some that leave */
-		if (random_below(r, 4) == 0)
+		if (pipe_random_below(r, 4) == 0)
 			x->g.nodes.at[i].fwd_us = x->g.nodes.at[i].bwd_us = 0;
 	for (uint32_t v = 0; v < x->g.values.n; v++)
-		x->g.values.at[v].leaves = random_below(r, 5) == 0;
+		x->g.values.at[v].leaves = pipe_random_below(r, 5) == 0;
 	for (uint32_t d = 0; d < MOST_K; d++)
 		x->devices[d] = (pipe_device){1, 0};
 	for (uint32_t i = 0; i < MOST_K * MOST_K; i++)
@@ -94,9 +94,9 @@ static void make_setting(setting *x, pipe_random *r, uint32_t k, uint32_t n)
 	x->pr = problem_of(&x->g, x->devices, k);
 	x->pr.max_stages = k;
 	x->pr.seed = random_next(r);
-	x->pr.schedule = (pipe_schedule)random_below(r, SCHEDULE_COUNT);
-	x->pr.training = random_below(r, 4) > 0;
-	x->pr.recompute = random_below(r, 4) == 0;
+	x->pr.schedule = (pipe_schedule)pipe_random_below(r, SCHEDULE_COUNT);
+	x->pr.training = pipe_random_below(r, 4) > 0;
+	x->pr.recompute = pipe_random_below(r, 4) == 0;
 }
 
 static double bottleneck_of(const pipe_problem *pr, pipe_method method, pipe_partition *p)
@@ -122,11 +122,11 @@ static void exact_is_the_best_of_all_chains_by_time(void **state)
 	(void)state;
 	pipe_random r = {21};
 	for (int round = 0; round < 400; round++) {
-		uint32_t k = 1 + random_below(&r, 3), n = k + random_below(&r, 6);
+		uint32_t k = 1 + pipe_random_below(&r, 3), n = k + pipe_random_below(&r, 6);
 		setting x;
 		make_setting(&x, &r, k, n);
 		for (uint32_t d = 0; d < k && round % 2; d++)
-			x.devices[d].speed = 1 + random_below(&r, 3);
+			x.devices[d].speed = 1 + pipe_random_below(&r, 3);
 		pipe_partition p;
 		double us = bottleneck_of(&x.pr, pipe_exact, &p), best = best_chain(&x.pr, true);
 		assert_close(us, best);
@@ -143,16 +143,16 @@ static void exact_is_the_best_of_all_chains_with_links_and_memory(void **state)
 	(void)state;
 	pipe_random r = {22};
 	for (int round = 0; round < 400; round++) {
-		uint32_t k = 1 + random_below(&r, 3), n = k + random_below(&r, 6);
+		uint32_t k = 1 + pipe_random_below(&r, 3), n = k + pipe_random_below(&r, 6);
 		bool differ = round % 3 == 0;
 		setting x;
 		make_setting(&x, &r, k, n);
 		x.pr.bandwidth = round % 4 ? x.bandwidth : NULL;
-		x.pr.latency_us = random_below(&r, 20);
+		x.pr.latency_us = pipe_random_below(&r, 20);
 		for (uint32_t i = 0; i < k * k; i++)
-			x.bandwidth[i] = (differ ? 1 + random_below(&r, 20) : 4) * 1e6;
+			x.bandwidth[i] = (differ ? 1 + pipe_random_below(&r, 20) : 4) * 1e6;
 		for (uint32_t d = 0; d < k; d++)
-			x.devices[d] = (pipe_device){differ ? 1 + random_below(&r, 2) : 1, round % 4 == 0 ? 9000 : 0};
+			x.devices[d] = (pipe_device){differ ? 1 + pipe_random_below(&r, 2) : 1, round % 4 == 0 ? 9000 : 0};
 		if (round % 4 == 0)
 			x.pr.recompute = false; /* what such a stage holds is only bounded by the search */
 		pipe_partition p;
@@ -194,7 +194,7 @@ static void a_seed_gives_one_result_that_uses_all_devices(void **state)
 	(void)state;
 	pipe_random r = {23};
 	for (int round = 0; round < 6; round++) {
-		uint32_t k = 1 + random_below(&r, MOST_K), n = k + random_below(&r, 20);
+		uint32_t k = 1 + pipe_random_below(&r, MOST_K), n = k + pipe_random_below(&r, 20);
 		setting x;
 		make_setting(&x, &r, k, n);
 		x.pr.bandwidth = round % 3 == 0 ? x.bandwidth : NULL;
@@ -222,7 +222,7 @@ static void exact_is_never_worse_than_the_others(void **state)
 	(void)state;
 	pipe_random r = {24};
 	for (int round = 0; round < 6; round++) {
-		uint32_t k = 2 + random_below(&r, MOST_K - 1), n = k + random_below(&r, 90);
+		uint32_t k = 2 + pipe_random_below(&r, MOST_K - 1), n = k + pipe_random_below(&r, 90);
 		setting x;
 		make_setting(&x, &r, k, n);
 		x.pr.bandwidth = round % 2 ? x.bandwidth : NULL;

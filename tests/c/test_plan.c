@@ -509,19 +509,15 @@ static void the_public_functions_take_a_plan_there_and_back(void **state)
 {
 	(void)state;
 	clv_plan *p = NULL, *again = NULL, *other = NULL;
-	char *text = NULL, *page = NULL;
+	char *text = NULL;
 	static const char *const small = "cleave-plan 1\nmodel \"m\"\ninput %0 f32[2]\noutput %0\n";
 	OK(clv_plan_parse(sample, strlen(sample), &p));
-	OK(clv_plan_verify(p));
 	OK(clv_plan_print(p, &text));
 	OK(clv_plan_parse(text, strlen(text), &again));
 	OK(clv_plan_parse(small, strlen(small), &other));
-	assert_true(clv_plan_equal(p, again));
-	assert_false(clv_plan_equal(p, other));
-	OK(clv_plan_inspect(p, &page));
-	assert_non_null(strstr(page, "aten::relu"));
-	clv_string_free(text);
-	clv_string_free(page);
+	assert_true(plan_equal(p, again));
+	assert_false(plan_equal(p, other));
+	clv_free(text);
 	clv_plan_free(p);
 	clv_plan_free(again);
 	clv_plan_free(other);
@@ -535,17 +531,12 @@ static void the_public_functions_refuse_null(void **state)
 	FAILS(clv_plan_parse(NULL, 0, &p), CLV_E_INVALID, "clv_plan_parse");
 	FAILS(clv_plan_parse(sample, strlen(sample), NULL), CLV_E_INVALID, "clv_plan_parse");
 	OK(clv_plan_parse(sample, strlen(sample), &p));
-	FAILS(clv_plan_verify(NULL), CLV_E_INVALID, "clv_plan_verify");
 	FAILS(clv_plan_print(NULL, &text), CLV_E_INVALID, "clv_plan_print");
 	FAILS(clv_plan_print(p, NULL), CLV_E_INVALID, "clv_plan_print");
-	FAILS(clv_plan_inspect(NULL, &text), CLV_E_INVALID, "clv_plan_inspect");
-	FAILS(clv_plan_inspect(p, NULL), CLV_E_INVALID, "clv_plan_inspect");
-	assert_false(clv_plan_equal(p, NULL));
-	assert_false(clv_plan_equal(NULL, p));
 	assert_int_equal(clv_plan_node_count(NULL) + clv_plan_input_count(NULL) + clv_plan_output_count(NULL), 0);
 	clv_plan_free(p);
 	clv_plan_free(NULL);
-	clv_string_free(NULL);
+	clv_free(NULL);
 }
 
 static void lists_that_nest_too_deeply_are_refused(void **state)

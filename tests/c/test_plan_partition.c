@@ -2,6 +2,8 @@
    plans, memory that ends. */
 #include "random_plan.h"
 
+#include "pipe/partition_object.h"
+
 /* Three layers; the first one's result is also read by the last node. */
 static const char *const layers =
 	"cleave-plan 1\nmodel \"Net\"\nsymbol B 1..64\n"
@@ -46,9 +48,7 @@ static clv_plan_partition_options options_of(const clv_partition_options *parts)
 
 static const char *name_of(const clv_partition *p, uint32_t position)
 {
-	clv_pipe_node n = {.size = sizeof n};
-	OK(clv_partition_node(p, position, &n));
-	return n.name;
+	return p->g.nodes.at[position].name;
 }
 
 /* ---- what comes out ---------------------------------------------------------------------------------------------------- */
@@ -63,12 +63,12 @@ static void a_plan_comes_back_stage_by_stage(void **state)
 	const uint32_t *ends = NULL;
 	OK(clv_plan_partition(p, &o, &part));
 	assert_int_equal(clv_partition_stage_count(part), 2);
-	assert_int_equal(clv_partition_node_count(part), 5);
+	assert_int_equal(part->g.nodes.n, 5);
 	assert_string_equal(name_of(part, 1), "b.c");
 
 	const clv_plan *staged = clv_partition_plan(part, &ends);
-	const uint32_t *stage_of = clv_partition_plan_stages(part);
-	OK(clv_plan_verify(staged));
+	const uint32_t *stage_of = part->node_stage;
+	OK(plan_verify(staged));
 	assert_int_equal(ends[1], 5);
 	for (uint32_t i = 0; i < 5; i++)
 		assert_int_equal(stage_of[i], i >= ends[0]);
@@ -79,13 +79,13 @@ static void a_plan_comes_back_stage_by_stage(void **state)
 	s.nstages = 2;
 	OK(clv_plan_stages_source(staged, &s, &text));
 	assert_non_null(strstr(text, "class Stage1"));
-	clv_string_free(text);
+	clv_free(text);
 	OK(clv_partition_table(part, &text));
 	assert_non_null(strstr(text, "\nstage 0        a"));
-	clv_string_free(text);
+	clv_free(text);
 	OK(clv_partition_json(part, &text));
 	assert_non_null(strstr(text, "\"names\":[\"a\""));
-	clv_string_free(text);
+	clv_free(text);
 	clv_partition_free(part);
 }
 
@@ -98,7 +98,7 @@ static void modules_may_stay_whole(void **state)
 	clv_partition *part;
 	o.depth = 1;
 	OK(clv_plan_partition(p, &o, &part));
-	assert_int_equal(clv_partition_node_count(part), 4);
+	assert_int_equal(part->g.nodes.n, 4);
 	assert_string_equal(name_of(part, 1), "b");
 	clv_partition_free(part);
 	o = options_of(&parts);
@@ -106,7 +106,7 @@ static void modules_may_stay_whole(void **state)
 	o.whole = whole;
 	o.nwhole = 2;
 	OK(clv_plan_partition(p, &o, &part));
-	assert_int_equal(clv_partition_node_count(part), 4);
+	assert_int_equal(part->g.nodes.n, 4);
 	clv_partition_free(part);
 	const char *const none[] = {"Blok"};
 	o.whole = none;
@@ -121,18 +121,17 @@ static void sizes_and_speeds_make_the_estimate(void **state)
 	plan *p = load_ok(layers);
 	clv_plan_partition_options o = CLV_PLAN_PARTITION_OPTIONS_INIT;
 	clv_partition *part;
-	clv_pipe_node small = {.size = sizeof small}, large = small;
 	o.node_us = 0;
 	OK(clv_plan_partition(p, &o, &part));
-	OK(clv_partition_node(part, 0, &small));
+	double small = part->g.nodes.at[0].fwd_us;
 	clv_partition_free(part);
 	const char *const symbols[] = {"B"};
 	const int64_t values[] = {64};
 	o.sizes = (clv_sizes){symbols, values, 1};
 	OK(clv_plan_partition(p, &o, &part));
-	OK(clv_partition_node(part, 0, &large));
+	double large = part->g.nodes.at[0].fwd_us;
 	clv_partition_free(part);
-	assert_true(large.fwd_us > 2 * small.fwd_us && small.fwd_us > 0);
+	assert_true(large > 2 * small && small > 0);
 	o.flops_per_s = 0;
 	FAILS(clv_plan_partition(p, &o, &part), CLV_E_INVALID, "above 0");
 	o.flops_per_s = 1;
@@ -149,12 +148,10 @@ static void a_profile_says_what_blocks_take(void **state)
 	clv_partition_options parts = devices(2);
 	clv_plan_partition_options o = options_of(&parts);
 	clv_partition *part;
-	clv_pipe_quality q = {.size = sizeof q};
 	o.profile = PROFILE("\"training\":\"True\"", ROWS);
 	o.profile_size = strlen(o.profile);
 	OK(clv_plan_partition(p, &o, &part));
-	OK(clv_partition_quality(part, &q));
-	assert_true(q.bottleneck_us == 4000); /* four layers of 1 ms, then 3 ms */
+	assert_true(part->score.bottleneck_us == 4000); /* four layers of 1 ms, then 3 ms */
 	clv_partition_free(part);
 	static const struct {
 		const char *text, *part;
@@ -199,9 +196,9 @@ static void the_graph_is_written_and_read_again(void **state)
 	for (uint32_t i = 0; i < 5; i++)
 		assert_string_equal(name_of(part, i), name_of(again, i));
 	assert_null(clv_partition_plan(again, NULL));
-	assert_null(clv_partition_plan_stages(again));
-	clv_string_free(text);
-	clv_string_free(same);
+	assert_null(again->node_stage);
+	clv_free(text);
+	clv_free(same);
 	clv_partition_free(part);
 	clv_partition_free(again);
 	plan_free(p);
@@ -239,7 +236,6 @@ static void bad_arguments_are_refused(void **state)
 	o.size += 8;
 	FAILS(clv_plan_partition(p, &o, &part), CLV_E_INVALID, "clv_plan_partition_options.size");
 	assert_null(clv_partition_plan(NULL, NULL));
-	assert_null(clv_partition_plan_stages(NULL));
 	FAILS(clv_partition_graph_json(NULL, &text), CLV_E_INVALID, "a partition");
 	plan_free(p);
 	plan_free(empty);
@@ -256,10 +252,10 @@ static void names_do_not_steer_a_terminal(void **state)
 	OK(clv_partition_table(part, &text));
 	assert_null(strchr(text, 0x1b));
 	assert_non_null(strstr(text, "a?[31m"));
-	clv_string_free(text);
+	clv_free(text);
 	OK(clv_partition_json(part, &text));
 	assert_null(strchr(text, 0x1b));
-	clv_string_free(text);
+	clv_free(text);
 	clv_partition_free(part);
 	plan_free(p);
 }
@@ -269,10 +265,10 @@ static void names_do_not_steer_a_terminal(void **state)
 /* Stages are parts of the plan in order, and the plan of them has the same nodes and obeys the rules. */
 static void check_stages(const plan *p, const clv_partition *part)
 {
-	const uint32_t *ends, *stage_of = clv_partition_plan_stages(part);
+	const uint32_t *ends, *stage_of = part->node_stage;
 	const clv_plan *staged = clv_partition_plan(part, &ends);
 	uint32_t n = clv_partition_stage_count(part), first = 0;
-	OK(clv_plan_verify(staged));
+	OK(plan_verify(staged));
 	assert_int_equal(ends[n - 1], p->nodes.n);
 	assert_int_equal(clv_plan_node_count(staged), p->nodes.n);
 	for (uint32_t s = 0; s < n; first = ends[s++]) {
@@ -316,15 +312,15 @@ static clv_status try_all(const plan *p, const clv_plan_partition_options *o)
 	TRY(clv_plan_partition(p, o, &part));
 	clv_status st = clv_partition_graph_json(part, &text);
 	if (st == CLV_OK) {
-		clv_string_free(text);
+		clv_free(text);
 		st = clv_partition_table(part, &text);
 	}
 	if (st == CLV_OK) {
-		clv_string_free(text);
+		clv_free(text);
 		st = clv_partition_json(part, &text);
 	}
 	if (st == CLV_OK)
-		clv_string_free(text);
+		clv_free(text);
 	clv_partition_free(part);
 	return st;
 }

@@ -158,18 +158,18 @@ static void stages_do_in_each_mode_what_the_model_does(void **state)
 	assert_non_null(strstr(out, "        if self.training:\n            add_7 = dropout + randn_like\n"));
 	assert_non_null(strstr(out, "        else:\n            add_7 = dropout\n"));
 	assert_non_null(strstr(out, "mul = add_7 * (0.5 if self.training else 2.0)\n"));
-	clv_string_free(out);
+	clv_free(out);
 	OK(write_modes(training, eval, ends, captured, NULL, &b));
 	OK(strbuf_take(&b, &out));
 	assert_non_null(strstr(out, "self.eval()"));
-	clv_string_free(out);
+	clv_free(out);
 	FAILS(write_modes(training, eval, ends, elsewhere, NULL, &b), CLV_E_UNSUPPORTED, "stage 1 would not have");
 	strbuf_free(&b);
 	OK(write_modes(training, eval, ends, NULL, "it \"sleeps\"\n", &b));
 	OK(strbuf_take(&b, &out));
 	assert_non_null(strstr(out, "        if not mode:\n            raise RuntimeError("));
 	assert_non_null(strstr(out, "in evaluation mode it \"sleeps\"?"));
-	clv_string_free(out);
+	clv_free(out);
 }
 
 static clv_status write_both(const void *ctx)

@@ -8,7 +8,7 @@ static clv_runtime *open_net(void)
 	clv_runtime *r;
 	OK(clv_artifact_open("tests/plan/models/net.clv", NULL, &a));
 	OK(clv_runtime_create(a, NULL, &r));
-	clv_artifact_close(a);
+	clv_artifact_free(a);
 	return r;
 }
 

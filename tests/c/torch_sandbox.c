@@ -525,8 +525,8 @@ static void a_runtime_with_a_sandbox_runs(void **state)
 		clv_runtime_free(r[i]);
 	}
 	clv_tensor_free(x);
-	clv_artifact_close(a);
-	clv_artifact_close(mapped);
+	clv_artifact_free(a);
+	clv_artifact_free(mapped);
 	artifact_free(made);
 	count_files(folder, true);
 }

@@ -1,4 +1,5 @@
 /* A program outside of Cleave that reads a plan, walks it and lists where it can be cut. Written in what C11 and C++17 share. */
+#define CLV_EXPERIMENTAL
 #include <cleave.h>
 
 #include <stdio.h>
@@ -33,16 +34,15 @@ static void list(const clv_frontiers *frontiers)
 		must(clv_frontiers_get(frontiers, i, &f));
 		must(clv_frontiers_bytes_text(frontiers, i, &bytes));
 		printf("after %s: %s bytes, at the size asked for %lld\n", f.name, bytes, (long long)f.boundary_bytes);
-		clv_string_free(bytes);
+		clv_free(bytes);
 	}
 }
 
 static void walk(const clv_plan *plan)
 {
 	clv_graph *graph = NULL;
-	clv_view *view = NULL;
 	must(clv_graph_create(plan, &graph));
-	for (uint32_t i = 0; i < clv_graph_node_count(graph); i++) {
+	for (uint32_t i = 0; i < clv_plan_node_count(plan); i++) {
 		clv_node node;
 		clv_value result;
 		node.size = sizeof node;
@@ -52,10 +52,6 @@ static void walk(const clv_plan *plan)
 		printf("%s takes %u and gives %s, %s of %u dimensions\n", node.name, node.ninputs, result.label, result.dtype,
 		       result.ndim);
 	}
-	must(clv_view_create(plan, 0, 2, &view));
-	printf("the first two nodes read %u of the model and give %u\n", clv_view_reads(view, NULL),
-	       clv_view_outputs(view, NULL));
-	clv_view_free(view);
 	clv_graph_free(graph);
 }
 

@@ -1,4 +1,5 @@
 /* A program outside of Cleave that runs a plan, whole and in two parts. Written in what C11 and C++17 share. */
+#define CLV_EXPERIMENTAL
 #include <cleave.h>
 
 #include <stdio.h>
