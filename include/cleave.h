@@ -11,7 +11,7 @@
  *     libcleave        all of that and running: links libtorch, needs no Python.
  *
  * A program links one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`).
- * What is in a group marked [run] is only in libcleave.
+ * What is marked [run], a group or a function, is only in libcleave.
  *
  * Conventions
  * -----------
@@ -1409,17 +1409,18 @@ CLV_API clv_status clv_arrays_save(const clv_array *arrays, uint32_t n, const ch
 
 /** @} */
 
-/* ---- tensors and programs [run] --------------------------------------------------------------------------------- */
+/* ---- tensors and programs --------------------------------------------------------------------------------------- */
 
-/** @defgroup run Tensors and programs [run]
+/** @defgroup run Tensors and programs
  *  @{ */
 
-/** One reference to a PyTorch tensor. */
+/** One reference to a tensor: elements in memory, with a type, sizes and strides. What PyTorch gives, and what goes to
+    it, is on the same memory. */
 typedef struct clv_tensor clv_tensor;
 
 /** Copies `data`, row-major, on the CPU. dtype as in plan text: "f32", "i64", …
     @ownership the tensor is the caller's, clv_tensor_free(); the data is not kept.
-    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_TORCH.
+    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_NOMEM.
     @threads any. */
 CLV_API clv_status clv_tensor_from_data(const void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                         clv_tensor **out);
@@ -1433,17 +1434,17 @@ CLV_API void clv_tensor_free(clv_tensor *t);
     @ownership the tensor is the caller's, clv_tensor_free(). The memory must stay until `release(ctx)` is called, which
     happens once, on any thread, when the last reference is gone (release may be NULL: the memory then has to outlive all
     that was made of it). On failure it is not called.
-    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_TORCH.
+    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_NOMEM.
     @threads any. */
 CLV_API clv_status clv_tensor_wrap(void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                    const int64_t *strides, void (*release)(void *ctx), void *ctx, clv_tensor **out);
 
 struct DLManagedTensor; /* of DLPack's header */
 
-/** A tensor of DLPack (without a version) as one of PyTorch's, on the same memory.
+/** A tensor of DLPack (without a version), on the same memory.
     @ownership the tensor is the caller's, clv_tensor_free(). It takes `from` over and calls its deleter once, when the
     last reference is gone; on failure `from` stays the caller's.
-    @errors CLV_E_TORCH for a type or device that this PyTorch does not have; CLV_E_OVERFLOW for sizes.
+    @errors CLV_E_UNSUPPORTED for a type or device that tensors do not have; CLV_E_OVERFLOW for sizes.
     @threads any. */
 CLV_API clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, clv_tensor **out);
 
@@ -1514,42 +1515,42 @@ typedef struct clv_program_options {
     @errors CLV_E_UNSUPPORTED for what cannot run from C (Python code, an operator that PyTorch does not have, a part
     that needs what another part reads from data), and for threads where all of the process have one number;
     CLV_E_INVALID for nodes or arguments that do not exist, or a bad number of threads; CLV_E_TORCH.
-    @threads any. */
+    @threads any. [run] */
 CLV_API clv_status clv_program_create(const clv_plan *p, const clv_program_options *options, clv_program **out);
 
 /** Releases a program and its references to bound tensors.
-    @threads alone. */
+    @threads alone. [run] */
 CLV_API void clv_program_free(clv_program *g);
 
 /** Binds what a program reads from outside the plan: parameters, buffers, constants. Each by its name as in the plan
     text ("conv1.weight", "#0"), before the first run.
     @ownership the program keeps a reference of its own.
     @errors CLV_E_NOT_FOUND if the program reads nothing of that name.
-    @threads alone. */
+    @threads alone. [run] */
 CLV_API clv_status clv_program_bind(clv_program *g, const char *name, const clv_tensor *t);
 
 /** Tensors that clv_program_run() takes; 0 for NULL.
-    @threads any. */
+    @threads any. [run] */
 CLV_API uint32_t clv_program_input_count(const clv_program *g);
 
 /** Tensors that clv_program_run() gives: those of the plan's output, or what goes on to the part behind it; then what
     tensors of the model are re-bound to in this part, in the order of the plan's rebinds. 0 for NULL.
-    @threads any. */
+    @threads any. [run] */
 CLV_API uint32_t clv_program_output_count(const clv_program *g);
 
 /** Runs.
     @ownership inputs are borrowed; each output is a new reference, the caller's, clv_tensor_free().
     @errors CLV_E_INPUT and CLV_E_LAYOUT for inputs, or bound tensors, that do not fit; CLV_E_GUARD where the data leads
     elsewhere than at capture; CLV_E_TORCH from an operator; CLV_E_OVERFLOW for sizes. There are no outputs then.
-    @threads any, at the same time too, unless the plan writes to its inputs or to tensors of the model. */
+    @threads any, at the same time too, unless the plan writes to its inputs or to tensors of the model. [run] */
 CLV_API clv_status clv_program_run(const clv_program *g, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);
 
 /** @} */
 
-/* ---- runtimes: artifacts that run [run] ------------------------------------------------------------------------- */
+/* ---- runtimes: artifacts that run ------------------------------------------------------------------------------- */
 
-/** @defgroup runtimes Runtimes: artifacts that run [run]
+/** @defgroup runtimes Runtimes: artifacts that run
  *  @{ */
 
 /** A model of an artifact, or a part of it, with its tensors: on the file's mapped memory where that is possible, or on
@@ -1579,6 +1580,7 @@ typedef struct clv_runtime_options {
 	bool allow_signed; /**< as allow_compiled, but only of an artifact with clv_artifact_signature_verified() */
 	bool sandbox; /**< run it in another process that can compute and nothing else (docs/artifact.md). The artifact was
 	                   opened with `copy`; timeout 0 is 60 s; not with allow_compiled, nor on a GPU */
+	const char *engine; /**< what runs it: "tape" (libtorch), or "auto" (NULL): the first that takes the file */
 } clv_runtime_options;
 
 /* clang-format off */
@@ -1593,6 +1595,11 @@ typedef struct clv_runtime_options {
     threads where all of the process have one number; CLV_E_PARSE for damaged data; CLV_E_TORCH.
     @threads any. */
 CLV_API clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out);
+
+/** The engine that runs it: "tape"; "?" for NULL.
+    @ownership static text.
+    @threads any. */
+CLV_API const char *clv_runtime_engine(const clv_runtime *r);
 
 /** Ends the runs of a runtime that have begun, at their next operator, with CLV_E_CANCELLED. Runs that begin later are not
     concerned.
@@ -1843,23 +1850,23 @@ CLV_API uint32_t clv_runtime_profile_count(const clv_runtime *r);
 CLV_API clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out);
 
 /** What `cleave-torch sandbox` does: serves a runtime with `sandbox` over its end of a socket. Other programs do not call it.
-    @threads alone, of a process that does nothing else; it does not return before the runtime is gone. */
+    @threads alone, of a process that does nothing else; it does not return before the runtime is gone. [run] */
 CLV_API int clv_sandbox_serve(int socket);
 
 /** Waits until a device ("cuda:0") has done all that it was given; the CPU always has.
     @errors CLV_E_TORCH.
-    @threads any. */
+    @threads any. [run] */
 CLV_API clv_status clv_synchronize(const char *device);
 
 /** How many threads one operator may use, in the whole process; clv_runtime_options.threads says it for one runtime.
     @errors CLV_E_TORCH.
-    @threads any; a run that is under way may use the old number. */
+    @threads any; a run that is under way may use the old number. [run] */
 CLV_API clv_status clv_set_threads(int n);
 
 /** Seeds the random numbers of the whole process, on the CPU and on devices that are in use: a runtime on another device
     comes before.
     @errors CLV_E_TORCH.
-    @threads any. */
+    @threads any. [run] */
 CLV_API clv_status clv_set_seed(uint64_t seed);
 
 /** @} */

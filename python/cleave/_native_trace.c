@@ -160,14 +160,14 @@ static bool check_reasons(const artifact *a, PyObject *no)
 
 typedef struct call_list {
 	clv_trace_call *at;
-	br_tensor ***tensors;
+	clv_tensor ***tensors;
 	Py_ssize_t n;
 } call_list;
 
 static void call_list_free(call_list *c)
 {
 	for (Py_ssize_t i = 0; i < c->n; i++)
-		tensors_free(c->tensors[i], c->at[i].ninputs);
+		core_free(c->tensors[i], c->at[i].ninputs);
 	PyMem_Free(c->at);
 	PyMem_Free(c->tensors);
 }
@@ -183,11 +183,11 @@ static bool call_list_read(PyObject *list, call_list *c)
 	}
 	for (; c->n < count; c->n++) {
 		Py_ssize_t n;
-		br_tensor **tensors = tensor_array(PyList_GET_ITEM(list, c->n), &n);
+		clv_tensor **tensors = core_array(PyList_GET_ITEM(list, c->n), &n);
 		if (!tensors)
 			return false;
 		c->tensors[c->n] = tensors;
-		c->at[c->n] = (clv_trace_call){(const br_tensor *const *)tensors, (uint32_t)n};
+		c->at[c->n] = (clv_trace_call){(const clv_tensor *const *)tensors, (uint32_t)n};
 	}
 	return true;
 }
