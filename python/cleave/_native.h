@@ -14,6 +14,7 @@
 /* _native.c */
 PyObject *raise_status(clv_status st);    /* sets the exception of a status; always NULL */
 PyObject *none_or_raise(clv_status st);   /* None for CLV_OK */
+bool ok_or_raise(clv_status st);          /* true for CLV_OK, false with an exception */
 enum { E_PAYLOAD = -1, E_ARTIFACT = -2 }; /* as status numbers: classes of errors about payloads and .clv files */
 PyObject *error_class(long code);         /* borrowed; RuntimeError before the classes are set */
 void where(char *out, size_t n);          /* the user's source line */
@@ -60,6 +61,7 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text);
 PyObject *plan_object_like(PlanObject *o, plan *p);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
 PyObject *take_string(clv_status st, char *s);                  /* frees s; NULL with an exception */
+PyObject *take_text(clv_status st, strbuf *b);                  /* what was written to b, likewise; b is empty then */
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
 
