@@ -73,7 +73,7 @@ static double time_program(const clv_program *g, clv_tensor *x)
 	return ns;
 }
 
-static double time_sites(br_site *const *sites, uint32_t nodes, clv_tensor **slots, clv_tensor *x)
+static double time_sites(br_site *const *sites, uint32_t nodes, br_tensor **slots, br_tensor *x)
 {
 	slots[0] = x;
 	double start = now_ns();
@@ -112,18 +112,20 @@ int main(int argc, char **argv)
 	clv_plan *adds, *nothing;
 	clv_program *g = make_program(nodes, &adds), *empty = make_program(0, &nothing);
 	br_site **sites = make_sites(nodes);
-	clv_tensor **slots = must_alloc(nodes + 1, sizeof *slots), *x;
+	br_tensor **slots = must_alloc(nodes + 1, sizeof *slots), *here;
+	clv_tensor *x;
 	double *in_program = must_alloc(rounds, sizeof *in_program), *in_loop = must_alloc(rounds, sizeof *in_loop),
 		   *around = must_alloc(rounds, sizeof *around);
 	br_modes modes;
 	MUST(clv_tensor_from_data(&(float){1}, "f32", 1, (int64_t[]){1}, &x));
+	MUST(br_of(x, &here));
 	br_modes_get(&modes);
 	modes.grad = false; /* as in the program */
 	br_modes_set(&modes, 0);
 
 	for (uint32_t i = 0; i < rounds + rounds / 10; i++) { /* the first tenth warms up, and is overwritten */
 		in_program[i % rounds] = time_program(g, x) / nodes;
-		in_loop[i % rounds] = time_sites(sites, nodes, slots, x) / nodes;
+		in_loop[i % rounds] = time_sites(sites, nodes, slots, here) / nodes;
 		around[i % rounds] = time_program(empty, x);
 	}
 	printf("%u additions of one number, %u rounds; ns per node\n", nodes, rounds);

@@ -118,32 +118,32 @@ int br_threads(void)
 	return 2;
 }
 
-void br_unref(clv_tensor *t)
+void br_unref(br_tensor *t)
 {
 	MUST(!t);
 }
 
-clv_status br_meta_get(const clv_tensor *t, br_meta *out)
+clv_status br_meta_get(const br_tensor *t, br_meta *out)
 {
 	(void)t, (void)out;
 	abort();
 }
 
-clv_status br_memory_get(const clv_tensor *t, br_memory *out)
+clv_status br_memory_get(const br_tensor *t, br_memory *out)
 {
 	(void)t, (void)out;
 	abort();
 }
 
-clv_status br_bytes_new(size_t n, clv_tensor **out, void **data)
+clv_status br_bytes_new(size_t n, br_tensor **out, void **data)
 {
 	(void)n, (void)out, (void)data;
 	abort();
 }
 
-clv_status br_view_bytes(const clv_tensor *bytes, const br_view *v, clv_tensor **out)
+clv_status br_view_bytes(const br_tensor *bytes, int64_t offset, const tensor_form *f, br_tensor **out)
 {
-	(void)bytes, (void)v, (void)out;
+	(void)bytes, (void)offset, (void)f, (void)out;
 	abort();
 }
 

@@ -511,16 +511,16 @@ CLV_API clv_status clv_artifact_split(const clv_artifact *a, const clv_split_opt
 
 /** @} */
 
-/* ---- tensors [run] ---------------------------------------------------------------------------------------------- */
+/* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
-/** @defgroup tensors Tensors [run]
+/** @defgroup tensors Tensors
  *  @{ */
 
-/** One reference to a tensor. */
+/** One reference to a tensor: elements in memory with a type, sizes and strides. PyTorch uses the same memory. */
 typedef struct clv_tensor clv_tensor;
 
 /** Copies row-major data to a tensor on the CPU. dtype as in plan text: "f32", "i64", …
-    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_TORCH. */
+    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have. */
 CLV_API clv_status clv_tensor_from_data(const void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                         clv_tensor **out);
 
@@ -531,7 +531,7 @@ CLV_API void clv_tensor_free(clv_tensor *t);
     does: results may depend on it in the last bits.
     @ownership the memory must stay until `release(ctx)` is called: once, on any thread, when the last reference is gone.
     If release is NULL, the memory must outlive everything made from it. On failure it is not called.
-    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have; CLV_E_TORCH. */
+    @errors CLV_E_OVERFLOW for sizes beyond what a tensor can have. */
 CLV_API clv_status clv_tensor_wrap(void *data, const char *dtype, uint32_t ndim, const int64_t *shape,
                                    const int64_t *strides, void (*release)(void *ctx), void *ctx, clv_tensor **out);
 
@@ -576,9 +576,9 @@ CLV_API const char *clv_tensor_dtype(const clv_tensor *t);
 
 /** @} */
 
-/* ---- runtimes: artifacts that run [run] ------------------------------------------------------------------------- */
+/* ---- runtimes: artifacts that run ------------------------------------------------------------------------------- */
 
-/** @defgroup runtimes Runtimes: artifacts that run [run]
+/** @defgroup runtimes Runtimes: artifacts that run
  *  @{ */
 
 /** An artifact, or a part of it, ready to run. Tensors that the model changes (buffers) are the runtime's own: two runtimes
@@ -604,6 +604,7 @@ typedef struct clv_runtime_options {
 	double timeout;       /**< seconds that a run may take, checked between operators; 0: no limit */
 	int64_t max_memory; /**< bytes of CPU tensors that a run may have at once, besides weights and inputs, and that one
 	                           tensor may have; 0: no limit */
+	const char *engine; /**< what runs it: "tape" (libtorch), or "auto" (NULL): the first that takes the file */
 } clv_runtime_options;
 
 /* clang-format off */
@@ -671,6 +672,9 @@ CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
 CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);
 
+/** The engine that runs it: "tape". */
+CLV_API const char *clv_runtime_engine(const clv_runtime *r);
+
 /** Ends the runs that have begun at their next operator, with CLV_E_CANCELLED.
     @threads may be called while other threads run r. */
 CLV_API void clv_runtime_cancel(clv_runtime *r);
@@ -685,9 +689,9 @@ CLV_API clv_status clv_set_seed(uint64_t seed);
 
 /** @} */
 
-/* ---- boundaries: what crosses a cut [run] ----------------------------------------------------------------------- */
+/* ---- boundaries: what crosses a cut ----------------------------------------------------------------------------- */
 
-/** @defgroup boundaries Boundaries: what crosses a cut [run]
+/** @defgroup boundaries Boundaries: what crosses a cut
  *  @{ */
 
 /** What crosses from a prefix to a suffix: tensors by label, and the sizes of the call. It never changes. */

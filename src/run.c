@@ -40,8 +40,10 @@ clv_status clv_program_bind(clv_program *g, const char *name, const clv_tensor *
 		mem_free(label);
 		if (!same)
 			continue;
+		br_tensor *own;
+		TRY(br_of(t, &own));
 		br_unref(g->bound[i]);
-		g->bound[i] = br_ref(t);
+		g->bound[i] = br_ref(own);
 		return CLV_OK;
 	}
 	return fail(CLV_E_NOT_FOUND, "the program reads nothing called %s", name);
@@ -65,6 +67,12 @@ clv_status clv_program_run(const clv_program *g, const clv_tensor *const *inputs
 	if (ninputs != g->v.inputs.n || noutputs != g->outputs.n)
 		return fail(CLV_E_INPUT, "the program takes %u inputs and gives %u outputs; the call has %u and %u",
 		            g->v.inputs.n, g->outputs.n, ninputs, noutputs);
-	run_spec r = {.inputs = (clv_tensor *const *)inputs, .externals = g->bound, .outputs = outputs};
-	return program_run(g, &r);
+	br_tensor **room = mem_alloc((ninputs + noutputs + 1) * sizeof *room);
+	clv_status st = room ? br_of_all(inputs, ninputs, room) : fail_nomem();
+	if (st == CLV_OK)
+		st = program_run(g, &(run_spec){.inputs = room, .externals = g->bound, .outputs = room + ninputs});
+	if (st == CLV_OK)
+		st = br_give_all(room + ninputs, noutputs, outputs);
+	mem_free(room);
+	return st;
 }

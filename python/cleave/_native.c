@@ -186,6 +186,45 @@ br_tensor **tensor_array(PyObject *seq, Py_ssize_t *n)
 	return out;
 }
 
+void core_free(clv_tensor **t, Py_ssize_t n)
+{
+	for (Py_ssize_t i = 0; i < n; i++)
+		clv_tensor_free(t[i]);
+	PyMem_Free(t);
+}
+
+clv_status core_of(PyObject *tensor, clv_tensor **out)
+{
+	return br_give(br_ref(py_borrow(tensor)), out);
+}
+
+clv_tensor **core_array(PyObject *seq, Py_ssize_t *n)
+{
+	br_tensor **from = tensor_array(seq, n);
+	clv_tensor **out = from ? PyMem_Calloc((size_t)*n + 1, sizeof *out) : NULL;
+	if (!from)
+		return NULL;
+	clv_status st = out ? br_give_all(from, (uint32_t)*n, out) : fail_nomem();
+	if (!out)
+		tensors_free(from, *n);
+	else
+		PyMem_Free(from);
+	if (st == CLV_OK)
+		return out;
+	PyMem_Free(out);
+	raise_status(st);
+	return NULL;
+}
+
+PyObject *core_wrap(clv_tensor *t)
+{
+	br_tensor *own;
+	clv_status st = br_of(t, &own);
+	PyObject *out = st == CLV_OK ? py_wrap(own ? br_ref(own) : NULL) : raise_status(st);
+	clv_tensor_free(t);
+	return out;
+}
+
 /* ---- the module ------------------------------------------------------------------------------------------------- */
 
 /* bits_equal(a, b) -> bool */

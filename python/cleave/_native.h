@@ -25,6 +25,11 @@ br_tensor *need_tensor(PyObject *o); /* borrowed; NULL with TypeError */
 void tensors_free(br_tensor **t, Py_ssize_t n);
 /* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
 br_tensor **tensor_array(PyObject *seq, Py_ssize_t *n);
+/* The same as tensors of the core, which runtimes take: the caller frees with core_free. */
+clv_tensor **core_array(PyObject *seq, Py_ssize_t *n);
+void core_free(clv_tensor **t, Py_ssize_t n);
+clv_status core_of(PyObject *tensor, clv_tensor **out); /* of one that need_tensor took */
+PyObject *core_wrap(clv_tensor *t);                     /* takes the reference; None for NULL */
 
 /* _native_stream.c: one recorded forward */
 typedef struct StreamObject {
@@ -131,8 +136,9 @@ PyObject *effects_of(const plan *p, node_id first, node_id end, bool rebinds);
 /* _native_program.c: a part of a plan, ready to run, bound to the live tensors of a model */
 extern PyTypeObject ProgramType;
 /* Tensors (taken) and numbers in the order of the output tree, then the rest of the tensors; a tuple. */
-PyObject *wrap_outputs(const clv_program *g, br_tensor **t, uint32_t ntensors, const br_arg *numbers);
-PyObject *outputs_schema(const clv_program *g); /* list of (dtype, shape, device, requires grad) */
+PyObject *wrap_outputs(br_tensor **t, uint32_t ntensors, const run_number *numbers, const uint32_t *places, uint32_t n);
+PyObject *values_schema(const plan *p, const value_id *v,
+                        uint32_t n); /* list of (dtype, shape, device, requires grad) */
 
 PlanObject *program_plan(PyObject *program); /* borrowed */
 /* The module tensors and constants that a program reads, by value id, after a check that the model is as it was. NULL with

@@ -150,19 +150,19 @@ static PyObject *code_new_py(PyTypeObject *type, PyObject *args, PyObject *kwarg
 }
 
 /* Tensors like the outputs say what is wanted. */
-static clv_status wanted_like(br_tensor *const *like, uint32_t n, br_blob *out)
+static clv_status wanted_like(br_tensor *const *like, uint32_t n, tensor_form *out)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		br_meta m;
 		TRY(br_meta_get(like[i], &m));
-		out[i] = (br_blob){m.dtype, m.ndim, m.sizes, NULL};
+		out[i] = (tensor_form){.dtype = m.dtype, .ndim = m.ndim, .sizes = m.sizes};
 	}
 	return CLV_OK;
 }
 
 static PyObject *run_code(CodeObject *o, br_tensor **in, br_tensor **like)
 {
-	br_blob *wanted = PyMem_Calloc(o->noutputs + 1, sizeof *wanted);
+	tensor_form *wanted = PyMem_Calloc(o->noutputs + 1, sizeof *wanted);
 	br_tensor **out = PyMem_Calloc(o->noutputs + 1, sizeof *out);
 	PyObject *list = NULL;
 	if (wanted && out) {

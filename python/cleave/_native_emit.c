@@ -77,8 +77,9 @@ static clv_status literal(void *ctx, value_id v, strbuf *b, bool *done)
 	TRY(br_meta_get(t, &m));
 	for (uint32_t d = 0; m.strided && d < m.ndim && count <= LITERAL_MAX; d++)
 		count = m.sizes[d] > LITERAL_MAX ? LITERAL_MAX + 1 : count * m.sizes[d]; /* an expanded one may be huge */
-	const void *data = m.strided && !m.conj && !m.neg && count > 0 && count <= LITERAL_MAX ? clv_tensor_data(t) : NULL;
-	*done = data && put_elements(data, &m, 0, &at, b);
+	br_memory memory;
+	bool few = m.strided && br_is_contiguous(&m) && count > 0 && count <= LITERAL_MAX;
+	*done = few && br_memory_get(t, &memory) == CLV_OK && put_elements(memory.data, &m, 0, &at, b);
 	return CLV_OK;
 }
 

@@ -1,7 +1,7 @@
 /* Payloads: bytes or a file to tensors and Python values. */
 #include "_native_file.h"
 
-#include "exec/tensors.h"
+#include "file/tensors.h"
 
 /* ---- to Python -------------------------------------------------------------------------------------------------- */
 
@@ -105,9 +105,15 @@ static PyObject *build_value(builder *b)
 
 static PyObject *memory_bytes(const payload *p, uint32_t memory)
 {
-	br_tensor *bytes;
-	clv_status st = memory_tensor(p, memory, &bytes);
-	return st == CLV_OK ? py_wrap(bytes) : raise_payload(st);
+	tensor_memory *m;
+	clv_tensor *bytes;
+	clv_status st = memory_load(p, memory, &m);
+	if (st != CLV_OK)
+		return raise_payload(st);
+	int64_t size = (int64_t)m->bytes;
+	st = tensor_over(m, m->base, &(tensor_form){.dtype = DT_U8, .ndim = 1, .sizes = &size}, &bytes);
+	tensor_memory_unref(m);
+	return st == CLV_OK ? core_wrap(bytes) : raise_payload(st);
 }
 
 /* All memories, where they are wanted; a list. */
@@ -132,7 +138,8 @@ static PyObject *make_view(const payload *p, uint32_t i, PyObject *memories)
 	br_tensor *made, *bytes = need_tensor(PyList_GET_ITEM(memories, t->memory));
 	if (!bytes)
 		return NULL;
-	clv_status st = memory_view(p, i, bytes, p->memories.at[t->memory].lead, t->requires_grad, &made);
+	tensor_form form = stored_form(t, t->requires_grad);
+	clv_status st = br_view_bytes(bytes, (int64_t)(t->offset + p->memories.at[t->memory].lead), &form, &made);
 	return st == CLV_OK ? py_wrap(made) : raise_payload(st);
 }
 
@@ -273,11 +280,11 @@ PyObject *payload_read_py(PyObject *self, PyObject *args)
 static bool add_array(PyObject *dict, const clv_arrays *from, uint32_t i)
 {
 	clv_array a = {.size = sizeof a};
-	br_tensor *t;
+	clv_tensor *t;
 	clv_status st = clv_arrays_get(from, i, &a);
 	if (st == CLV_OK)
 		st = clv_tensor_from_data(a.data, a.dtype, a.ndim, a.shape, &t);
-	PyObject *tensor = st == CLV_OK ? py_wrap(t) : raise_payload(st);
+	PyObject *tensor = st == CLV_OK ? core_wrap(t) : raise_payload(st);
 	bool ok = tensor && PyDict_SetItemString(dict, a.name, tensor) == 0;
 	Py_XDECREF(tensor);
 	return ok;

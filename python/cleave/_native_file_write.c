@@ -1,7 +1,7 @@
 /* Payloads: Python values to a tree and tensors, and out as bytes or a file. */
 #include "_native_file.h"
 
-#include "exec/tensors.h"
+#include "file/tensors.h"
 
 /* ---- from Python ------------------------------------------------------------------------------------------------ */
 
@@ -254,9 +254,16 @@ static bool refuse_dtype(const char *label, PyObject *tensor)
 
 bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host)
 {
+	clv_tensor *of = NULL, *here = NULL;
 	if (!need_tensor(host))
 		return false;
-	clv_status st = tensor_describe(p, py_borrow(original), py_borrow(host), t);
+	clv_status st = core_of(original, &of);
+	if (st == CLV_OK)
+		st = core_of(host, &here);
+	if (st == CLV_OK)
+		st = tensor_describe(p, of, here, t);
+	clv_tensor_free(of);
+	clv_tensor_free(here);
 	if (st == CLV_OK && t->dtype == DT_COUNT)
 		return refuse_dtype(t->label, original);
 	if (st != CLV_OK)

@@ -337,22 +337,18 @@ PyObject *check_model_py(PyObject *self, PyObject *args)
 	return none_or_raise(check_model((PlanObject *)plan_o, checks));
 }
 
-static PyObject *wrap_number(const br_arg *a)
+PyObject *wrap_outputs(br_tensor **t, uint32_t ntensors, const run_number *numbers, const uint32_t *places, uint32_t n)
 {
-	if (a->kind == BR_BOOL)
-		return PyBool_FromLong(a->u.b);
-	return a->kind == BR_INT ? PyLong_FromLongLong(a->u.i) : PyFloat_FromDouble(a->u.f);
-}
-
-/* Tensors and numbers in the order of the output tree, then the rest of the tensors. */
-PyObject *wrap_outputs(const clv_program *g, br_tensor **t, uint32_t ntensors, const br_arg *numbers)
-{
-	uint32_t n = ntensors + g->out_numbers.n, next = 0;
-	PyObject *out = PyTuple_New(n);
-	for (uint32_t i = 0; i < n; i++) {
-		bool number = next < g->out_numbers.n && g->out_numbers.at[next].at == i;
+	uint32_t all = ntensors + n, next = 0;
+	PyObject *out = PyTuple_New(all);
+	for (uint32_t i = 0; i < all; i++) {
+		bool number = next < n && places[next] == i;
 		br_tensor *tensor = number ? NULL : t[i - next];
-		PyObject *x = !out ? NULL : number ? wrap_number(&numbers[next]) : py_wrap(tensor);
+		PyObject *x = NULL;
+		if (out && number)
+			x = numbers[next].real ? PyFloat_FromDouble(numbers[next].f) : PyLong_FromLongLong(numbers[next].i);
+		else if (out)
+			x = py_wrap(tensor);
 		next += number;
 		if (!out)
 			br_unref(tensor);
@@ -415,7 +411,7 @@ static int64_t *symbol_array(const plan *p, PyObject *given)
 /* What a run needs, gathered: the same for running and for checking alone. */
 typedef struct Prepared {
 	br_tensor **inputs, **externals, **beside, **outputs, **guards;
-	br_arg *numbers; /* of the output */
+	run_number *numbers; /* of the output */
 	Py_ssize_t n, nguards;
 	int64_t *symbols;
 	run_spec r;
@@ -531,7 +527,9 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 		Py_BEGIN_ALLOW_THREADS;
 		st = program_run(o->g, &x.r);
 		Py_END_ALLOW_THREADS;
-		result = st == CLV_OK ? wrap_outputs(o->g, x.outputs, o->g->outputs.n, x.numbers) : raise_status(st);
+		result = st == CLV_OK
+		             ? wrap_outputs(x.outputs, o->g->outputs.n, x.numbers, o->g->out_places.at, o->g->out_places.n)
+		             : raise_status(st);
 	}
 	prepared_free(o, &x);
 	return result;
@@ -645,7 +643,7 @@ static PyObject *shape_texts(const plan *p, const value *x)
 	return shape;
 }
 
-static PyObject *values_schema(const plan *p, const value_id *v, uint32_t n)
+PyObject *values_schema(const plan *p, const value_id *v, uint32_t n)
 {
 	PyObject *out = PyList_New(n);
 	for (uint32_t i = 0; out && i < n; i++) {
@@ -660,18 +658,14 @@ static PyObject *values_schema(const plan *p, const value_id *v, uint32_t n)
 	return out;
 }
 
-PyObject *outputs_schema(const clv_program *g)
-{
-	return values_schema(g->p, g->outputs.at, program_given(g));
-}
-
 /* schema(inputs=False) -> list of (dtype, shape, device, requires grad) of the outputs, or of the inputs */
 static PyObject *program_py_schema(ProgramObject *o, PyObject *args)
 {
 	int inputs = 0;
 	if (!PyArg_ParseTuple(args, "|p", &inputs))
 		return NULL;
-	return inputs ? values_schema(o->g->p, o->g->v.inputs.at, o->g->v.inputs.n) : outputs_schema(o->g);
+	return inputs ? values_schema(o->g->p, o->g->v.inputs.at, o->g->v.inputs.n)
+	              : values_schema(o->g->p, o->g->outputs.at, program_given(o->g));
 }
 
 /* symbols(tensors) -> the values of the plan's symbols in a call, as run takes them */

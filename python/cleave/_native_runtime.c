@@ -2,7 +2,7 @@
 #include "_native_file.h"
 
 #include "emit/emit.h"
-#include "exec/sandbox.h"
+#include "runtime/runtime.h"
 
 typedef struct ArtifactObject {
 	PyObject_HEAD
@@ -305,7 +305,7 @@ static void runtime_py_dealloc(RuntimeObject *o)
 }
 
 /* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0,
-   any_weights=False, timeout=0, max_memory=0, allow_signed=False) */
+   any_weights=False, timeout=0, max_memory=0, allow_signed=False, sandbox=False, engine=None) */
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	ArtifactObject *a;
@@ -315,9 +315,9 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	clv_status st;
 	(void)kwargs;
 	long long max_memory = 0;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLpp", &ArtifactType, &a, &options.device, &options.part, &unproven,
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLppz", &ArtifactType, &a, &options.device, &options.part, &unproven,
 	                      &debug, &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights,
-	                      &options.timeout, &max_memory, &allow_signed, &sandboxed))
+	                      &options.timeout, &max_memory, &allow_signed, &sandboxed, &options.engine))
 		return NULL;
 	options.max_memory = max_memory;
 	options.any_weights = any_weights != 0;
@@ -370,28 +370,44 @@ static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
 /* A run by one plan, or by whichever serves. */
 typedef struct RuntimeCall {
 	const runtime *r;
-	run_spec spec;
-	const clv_program *made; /* whose boundary it is, of a suffix */
-	uint32_t plan;           /* that ran */
-	PyObject *out;           /* what it gave; NULL: an exception is set */
+	run_call call;
+	const runtime_plan *made; /* whose boundary it is, of a suffix */
+	uint32_t plan;            /* that ran */
+	PyObject *out;            /* what it gave; NULL: an exception is set */
 } RuntimeCall;
+
+/* Tensors of torch in the place of those of the core, which go. */
+static PyObject *wrap_run(const runtime_plan *e, clv_tensor **outputs, const run_number *numbers)
+{
+	br_tensor **own = PyMem_Calloc(e->noutputs + 1, sizeof *own);
+	clv_status st = own ? br_of_all((const clv_tensor *const *)outputs, e->noutputs, own) : fail_nomem();
+	for (uint32_t i = 0; i < e->noutputs; i++) {
+		if (st == CLV_OK)
+			own[i] = br_ref(own[i]);
+		clv_tensor_free(outputs[i]);
+	}
+	PyObject *out =
+		st == CLV_OK ? wrap_outputs(own, e->noutputs, numbers, e->of.numbers.at, e->of.numbers.n) : raise_status(st);
+	PyMem_Free(own);
+	return out;
+}
 
 static clv_status run_plan(void *ctx, uint32_t i)
 {
 	RuntimeCall *c = ctx;
 	const runtime_plan *e = &c->r->plans.at[i];
-	br_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
-	br_arg *numbers = PyMem_Calloc(e->g->out_numbers.n + 1, sizeof *numbers);
+	clv_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
+	run_number *numbers = PyMem_Calloc(e->of.numbers.n + 1, sizeof *numbers);
 	clv_status st = outputs && numbers ? CLV_OK : fail_nomem();
 	c->plan = i;
-	c->spec.numbers = numbers;
+	c->call.numbers = numbers;
 	if (st == CLV_OK) {
 		Py_BEGIN_ALLOW_THREADS
-		st = runtime_run_plan(c->r, i, &c->spec, outputs);
+		st = runtime_run_plan(c->r, i, &c->call, outputs);
 		Py_END_ALLOW_THREADS
 	}
 	if (st == CLV_OK)
-		c->out = wrap_outputs(e->g, outputs, e->noutputs, numbers);
+		c->out = wrap_run(e, outputs, numbers);
 	PyMem_Free(outputs);
 	PyMem_Free(numbers);
 	return st == CLV_E_CANCELLED ? CLV_E_LIMIT : st; /* with its message: nobody pressed a key */
@@ -403,12 +419,12 @@ static PyObject *call_result(const RuntimeCall *c, clv_status st)
 }
 
 /* The values of the symbols of a call, by name. */
-static PyObject *sizes_to(const clv_program *g, br_tensor *const *inputs)
+static PyObject *sizes_to(const plan_part *of, clv_tensor *const *inputs)
 {
-	const plan *p = g->p;
+	const plan *p = of->p;
 	PyObject *out = PyDict_New();
 	int64_t *symbols = PyMem_Calloc(p->symbols.n + 1, sizeof *symbols);
-	clv_status st = symbols ? program_symbols(g, &(run_spec){.inputs = inputs}, symbols) : fail_nomem();
+	clv_status st = symbols ? call_symbols(&of->v, inputs, NULL, symbols) : fail_nomem();
 	if (st != CLV_OK) {
 		Py_CLEAR(out);
 		raise_status(st);
@@ -428,15 +444,15 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
 {
 	Py_ssize_t n;
 	int64_t version = 0;
-	br_tensor **inputs = tensor_array(seq, &n);
+	clv_tensor **inputs = core_array(seq, &n);
 	if (!inputs)
 		return NULL;
-	RuntimeCall c = {.r = o->r, .spec = {.inputs = inputs, .version = &version}};
+	RuntimeCall c = {.r = o->r, .call = {.inputs = inputs, .version = &version}};
 	PyObject *outputs = call_result(&c, runtime_serve(o->r, inputs, (uint32_t)n, run_plan, &c));
-	PyObject *out = outputs ? Py_BuildValue("(INNL)", c.plan, sizes_to(o->r->plans.at[c.plan].g, inputs), outputs,
+	PyObject *out = outputs ? Py_BuildValue("(INNL)", c.plan, sizes_to(&o->r->plans.at[c.plan].of, inputs), outputs,
 	                                        (long long)version)
 	                        : NULL;
-	tensors_free(inputs, n);
+	core_free(inputs, n);
 	return out;
 }
 
@@ -444,18 +460,18 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
 static clv_status run_sizes(void *ctx, uint32_t i)
 {
 	RuntimeCall *c = ctx;
-	const clv_program *g = c->r->plans.at[i].g;
-	br_tensor *const *given = c->spec.inputs;
-	br_tensor **inputs = PyMem_Calloc(g->v.inputs.n + 1, sizeof *inputs);
+	const runtime_plan *e = &c->r->plans.at[i];
+	clv_tensor *const *given = c->call.inputs;
+	clv_tensor **inputs = PyMem_Calloc(e->of.v.inputs.n + 1, sizeof *inputs);
 	if (!inputs)
 		return fail_nomem();
-	for (uint32_t k = 0; k < g->v.inputs.n; k++)
-		inputs[k] = given[runtime_crossing(c->made, g, k)];
-	c->spec.inputs = inputs;
-	clv_status st = runtime_check_sizes(c->r, i, &c->spec);
+	for (uint32_t k = 0; k < e->of.v.inputs.n; k++)
+		inputs[k] = given[runtime_crossing(c->made, e, k)];
+	c->call.inputs = inputs;
+	clv_status st = runtime_check_sizes(c->r, i, &c->call);
 	if (st == CLV_OK)
 		st = run_plan(c, i);
-	c->spec.inputs = given;
+	c->call.inputs = given;
 	PyMem_Free(inputs);
 	return st;
 }
@@ -473,20 +489,20 @@ static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 	const int64_t wanted = version;
 	if (i >= o->r->plans.n)
 		return PyErr_Format(PyExc_IndexError, "there is no plan %u", i);
-	const clv_program *g = o->r->plans.at[i].g;
+	const plan_part *g = &o->r->plans.at[i].of;
 	int64_t *symbols = int_array(sizes, &given);
-	br_tensor **inputs = PyErr_Occurred() ? NULL : tensor_array(seq, &n);
+	clv_tensor **inputs = PyErr_Occurred() ? NULL : core_array(seq, &n);
 	if (inputs && ((uint32_t)given != g->p->symbols.n || (uint32_t)n != g->v.inputs.n))
 		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %zd sizes, %u and %u are needed", n, given,
 		                  g->v.inputs.n, g->p->symbols.n));
 	else if (inputs) {
-		run_spec spec = {.inputs = inputs, .symbols = given ? symbols : NULL, .wants_version = &wanted};
-		RuntimeCall c = {.r = o->r, .spec = spec, .made = g};
+		run_call call = {.inputs = inputs, .symbols = given ? symbols : NULL, .wants_version = &wanted};
+		RuntimeCall c = {.r = o->r, .call = call, .made = &o->r->plans.at[i]};
 		PyObject *outputs = call_result(&c, runtime_serve_suffix(o->r, i, run_sizes, &c));
 		out = outputs ? Py_BuildValue("(IN)", c.plan, outputs) : NULL;
 	}
 	if (inputs)
-		tensors_free(inputs, n);
+		core_free(inputs, n);
 	PyMem_Free(symbols);
 	return out;
 }
@@ -497,7 +513,8 @@ static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
 	size_t i = PyLong_AsSize_t(number);
 	if (PyErr_Occurred() || i >= o->r->plans.n)
 		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
-	const clv_program *g = o->r->plans.at[i].g;
+	const plan_part *g = &o->r->plans.at[i].of;
+	uint32_t given = g->outputs.n - g->v.rebinds.n;
 	PyObject *symbols = PyList_New(0);
 	for (uint32_t k = 0; symbols && k < g->p->symbols.n; k++) {
 		const symbol *s = &g->p->symbols.at[k];
@@ -506,8 +523,8 @@ static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
 			Py_CLEAR(symbols);
 		Py_XDECREF(name);
 	}
-	return Py_BuildValue("(NNNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n),
-	                     labels(g->p, g->outputs.at, program_given(g)), symbols, outputs_schema(g));
+	return Py_BuildValue("(NNNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n), labels(g->p, g->outputs.at, given),
+	                     symbols, values_schema(g->p, g->outputs.at, given));
 }
 
 /* state() -> dict of name to tensor, on the memory that runs read */
@@ -515,7 +532,7 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyDict_New();
 	const payload *p = o->r->a->tensors;
-	br_tensor **now = PyMem_Calloc(p->tensors.n + 1, sizeof *now);
+	clv_tensor **now = PyMem_Calloc(p->tensors.n + 1, sizeof *now);
 	(void)unused;
 	if (!now)
 		PyErr_NoMemory();
@@ -524,15 +541,15 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python, and may put others in their place */
 	pthread_rwlock_rdlock(&o->r->lock);
 	for (uint32_t i = 0; now && i < p->tensors.n; i++)
-		now[i] = o->r->state[i] ? br_ref(o->r->state[i]) : NULL;
+		now[i] = tensor_ref(o->r->state[i]);
 	pthread_rwlock_unlock(&o->r->lock);
 	Py_END_ALLOW_THREADS
 	for (uint32_t i = 0; now && i < p->tensors.n; i++) {
 		if (!now[i] || !out) {
-			br_unref(now[i]);
+			clv_tensor_free(now[i]);
 			continue;
 		}
-		PyObject *t = py_wrap(now[i]);
+		PyObject *t = core_wrap(now[i]);
 		if (!t || PyDict_SetItemString(out, p->tensors.at[i].label, t) < 0)
 			Py_CLEAR(out);
 		Py_XDECREF(t);
@@ -554,7 +571,7 @@ static PyObject *runtime_py_own_state(RuntimeObject *o, PyObject *unused)
 	clv_status st;
 	(void)unused;
 	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
-	st = sandbox_refuses(o->r, "state_dict");
+	st = runtime_needs_here(o->r, "state_dict");
 	if (st == CLV_OK) {
 		pthread_rwlock_wrlock(&o->r->lock);
 		st = runtime_own_state(o->r);
@@ -575,20 +592,25 @@ static PyObject *runtime_py_assign(RuntimeObject *o, PyObject *given)
 	named_tensor *set = mem_alloc(((size_t)PyDict_GET_SIZE(given) + 1) * sizeof *set);
 	if (!set)
 		return PyErr_NoMemory();
-	while (PyDict_Next(given, &at, &key, &tensor)) {
+	bool ok = true;
+	clv_status st = CLV_OK;
+	while (ok && st == CLV_OK && PyDict_Next(given, &at, &key, &tensor)) {
+		clv_tensor *t = NULL;
 		const char *name = PyUnicode_AsUTF8(key);
-		if (!name || !need_tensor(tensor)) {
-			mem_free(set);
-			return NULL;
-		}
-		set[n++] = (named_tensor){name, py_borrow(tensor)};
+		ok = name && need_tensor(tensor);
+		st = ok ? core_of(tensor, &t) : CLV_OK;
+		if (t)
+			set[n++] = (named_tensor){name, t};
 	}
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = runtime_assign(o->r, set, n);
-	Py_END_ALLOW_THREADS
+	if (ok && st == CLV_OK) {
+		Py_BEGIN_ALLOW_THREADS
+		st = runtime_assign(o->r, set, n);
+		Py_END_ALLOW_THREADS
+	}
+	while (n > 0)
+		clv_tensor_free((clv_tensor *)set[--n].t);
 	mem_free(set);
-	return none_or_raise(st);
+	return ok ? none_or_raise(st) : NULL;
 }
 
 /* changing() -> names of tensors that runs write, or put others in the place of */
@@ -615,12 +637,12 @@ static PyObject *runtime_py_constants(RuntimeObject *o, PyObject *number)
 	const artifact_plan *e = &o->r->a->plans.at[i];
 	PyObject *out = PyDict_New();
 	for (uint32_t k = 0; out && k < e->consts.n; k++) {
-		br_tensor *data = o->r->state[e->consts.at[k].tensor];
+		clv_tensor *data = o->r->state[e->consts.at[k].tensor];
 		strbuf b = STRBUF_INIT;
 		char *place = NULL;
 		source_place(e->p, e->consts.at[k].value, &b);
 		clv_status st = strbuf_take(&b, &place);
-		PyObject *t = st == CLV_OK ? data ? py_wrap(br_ref(data)) : Py_NewRef(Py_None) : raise_status(st);
+		PyObject *t = st == CLV_OK ? core_wrap(tensor_ref(data)) : raise_status(st);
 		if (!t || PyDict_SetItemString(out, place, t) < 0)
 			Py_CLEAR(out);
 		Py_XDECREF(t);
@@ -635,10 +657,14 @@ static PyObject *runtime_py_bind(RuntimeObject *o, PyObject *args)
 	PyObject *tensor;
 	if (!PyArg_ParseTuple(args, "sO", &name, &tensor) || !need_tensor(tensor))
 		return NULL;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
-	st = clv_runtime_bind(o->r, name, py_borrow(tensor));
-	Py_END_ALLOW_THREADS
+	clv_tensor *t = NULL;
+	clv_status st = core_of(tensor, &t);
+	if (st == CLV_OK) {
+		Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
+		st = clv_runtime_bind(o->r, name, t);
+		Py_END_ALLOW_THREADS
+	}
+	clv_tensor_free(t);
 	return none_or_raise(st);
 }
 
@@ -651,13 +677,17 @@ static PyObject *runtime_py_note(RuntimeObject *o, PyObject *args)
 		return NULL;
 	if (!runtime_knows(o->r, name))
 		Py_RETURN_FALSE;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	pthread_rwlock_wrlock(&o->r->lock);
-	st = runtime_note_weight(o->r, name, py_borrow(tensor));
-	o->r->bound = true;
-	pthread_rwlock_unlock(&o->r->lock);
-	Py_END_ALLOW_THREADS
+	clv_tensor *t = NULL;
+	clv_status st = core_of(tensor, &t);
+	if (st == CLV_OK) {
+		Py_BEGIN_ALLOW_THREADS
+		pthread_rwlock_wrlock(&o->r->lock);
+		st = runtime_note_weight(o->r, name, t);
+		o->r->bound = true;
+		pthread_rwlock_unlock(&o->r->lock);
+		Py_END_ALLOW_THREADS
+	}
+	clv_tensor_free(t);
 	return st == CLV_OK ? Py_NewRef(Py_True) : raise_status(st);
 }
 
@@ -719,7 +749,7 @@ static PyObject *runtime_py_weights_changed(RuntimeObject *o, PyObject *unused)
 {
 	(void)unused;
 	for (uint32_t i = 0; i < o->r->plans.n; i++)
-		runtime_stop_codes(o->r, i, NONE, OTHER_WEIGHTS);
+		runtime_changed(o->r, i, NONE, OTHER_WEIGHTS);
 	Py_RETURN_NONE;
 }
 
@@ -739,16 +769,20 @@ static PyObject *runtime_py_unbound(RuntimeObject *o, PyObject *unused)
 /* weight_digest(name, tensor) -> int of 63 bits that follows every bit of the tensor */
 PyObject *weight_digest_py(PyObject *self, PyObject *args)
 {
-	PyObject *t;
+	PyObject *given;
 	const char *name;
 	int64_t number;
-	clv_status st;
+	clv_tensor *t = NULL;
 	(void)self;
-	if (!PyArg_ParseTuple(args, "sO", &name, &t) || !need_tensor(t))
+	if (!PyArg_ParseTuple(args, "sO", &name, &given) || !need_tensor(given))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	st = tensor_digest(name, py_borrow(t), &number);
-	Py_END_ALLOW_THREADS
+	clv_status st = core_of(given, &t);
+	if (st == CLV_OK) {
+		Py_BEGIN_ALLOW_THREADS
+		st = tensor_digest(name, t, &number);
+		Py_END_ALLOW_THREADS
+	}
+	clv_tensor_free(t);
 	return st == CLV_OK ? PyLong_FromLongLong(number) : raise_status(st);
 }
 

@@ -157,14 +157,14 @@ static bool check_reasons(const artifact *a, PyObject *no)
 
 typedef struct trace_calls {
 	clv_trace_call *at;
-	br_tensor ***tensors;
+	clv_tensor ***tensors;
 	Py_ssize_t n;
 } trace_calls;
 
 static void trace_calls_free(trace_calls *c)
 {
 	for (Py_ssize_t i = 0; i < c->n; i++)
-		tensors_free(c->tensors[i], c->at[i].ninputs);
+		core_free(c->tensors[i], c->at[i].ninputs);
 	PyMem_Free(c->at);
 	PyMem_Free(c->tensors);
 }
@@ -180,11 +180,11 @@ static bool trace_calls_read(PyObject *list, trace_calls *c)
 	}
 	for (; c->n < count; c->n++) {
 		Py_ssize_t n;
-		br_tensor **tensors = tensor_array(PyList_GET_ITEM(list, c->n), &n);
+		clv_tensor **tensors = core_array(PyList_GET_ITEM(list, c->n), &n);
 		if (!tensors)
 			return false;
 		c->tensors[c->n] = tensors;
-		c->at[c->n] = (clv_trace_call){(const br_tensor *const *)tensors, (uint32_t)n};
+		c->at[c->n] = (clv_trace_call){(const clv_tensor *const *)tensors, (uint32_t)n};
 	}
 	return true;
 }

@@ -98,6 +98,7 @@ def load(
     max_memory: int | None = None,
     trusted_keys: Iterable[Path] | None = None,
     sandbox: bool = False,
+    engine: str | None = None,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
@@ -117,7 +118,8 @@ def load(
     public keys (Ed25519), each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is
     opened, anything else is a SignatureError before a byte of it is parsed. The file is read into memory then, so
     that what was verified is what runs. sandbox: run in another process that can compute and nothing else, on the
-    CPU, from a copy of the file, for 60 s a run where timeout is None; a crash there is CrashError here."""
+    CPU, from a copy of the file, for 60 s a run where timeout is None; a crash there is CrashError here. engine:
+    what runs it, "tape" (libtorch); None or "auto": the first that takes the file."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -138,7 +140,7 @@ def load(
         raise ArgumentError("a sandbox runs a copy of the file: copy=False and sandbox=True do not go together")
     artifact = _native.Artifact(os.fsencode(path), names, check, check or sandbox if copy is None else copy, keys)
     how = (allow_compiled is True, tape_only, read_level(optimize), read_threads(threads), any_weights)
-    most = (timeout or 0.0, max_memory or 0, signed, sandbox)
+    most = (timeout or 0.0, max_memory or 0, signed, sandbox, engine)
     runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, *most)
     model = LoadedModel(str(path), artifact, runtime, part, types)
     if not sandbox:

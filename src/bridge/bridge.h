@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "memory/pool.h"
 #include "plan/plan.h"
+#include "tensor/tensor.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,7 +17,7 @@ extern "C" {
 
 /* ---- tensors: a br_tensor* is one counted reference; NULL is the undefined tensor ------------------------------- */
 
-typedef clv_tensor br_tensor;
+typedef struct br_tensor br_tensor;
 
 br_tensor *br_ref(const br_tensor *t); /* a new reference; NULL for NULL */
 void br_unref(br_tensor *t);           /* NULL is allowed */
@@ -36,18 +37,35 @@ typedef struct br_meta {
 } br_meta;
 
 clv_status br_meta_get(const br_tensor *t, br_meta *out);
+void br_look(const br_tensor *t, tensor_meta *out); /* the part of it that every run looks at; NULL: not there */
 /* Has this dtype, device and shape (dims are indices into sizes). False for what is not strided. */
 bool br_fits(const br_tensor *t, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
              const int64_t *sizes);
-bool br_requires_grad(const br_tensor *t); /* false for NULL */
-bool br_has_graph(const br_tensor *t);     /* gradients go on behind it */
-bool br_is_contiguous(const br_meta *m);   /* row-major, dimensions of size 1 ignored */
+bool br_requires_grad(const br_tensor *t);            /* false for NULL */
+bool br_has_graph(const br_tensor *t);                /* gradients go on behind it */
+static inline bool br_is_contiguous(const br_meta *m) /* row-major, dimensions of size 1 ignored */
+{
+	tensor_meta t = {true, m->strided, m->dtype, m->ndim, m->sizes, m->strides, m->device};
+	return tensor_is_contiguous(&t);
+}
 clv_status br_bits_equal(const br_tensor *a, const br_tensor *b, bool *out); /* same type, shape and bits */
 clv_status br_clone(const br_tensor *t, bool grad, br_tensor **out); /* same strides; grad: gradients flow through */
 /* The elements in row-major order: of a bool or integer tensor, of a floating one. Any device. */
 clv_status br_read_ints(const br_tensor *t, int64_t *out);
 clv_status br_read_floats(const br_tensor *t, double *out);
 clv_status br_tensor_copy_(br_tensor *dst, const br_tensor *src); /* data only; the version counter does not move */
+
+/* ---- tensors of the core: bridge_memory.cpp ----------------------------------------------------------------------- */
+
+/* The tensor of torch that a tensor of the core is, on the same memory: made once. Borrowed from it; NULL for NULL. */
+clv_status br_of(const clv_tensor *t, br_tensor **out);
+/* The other way: takes the reference, also on failure; NULL for NULL. */
+clv_status br_give(br_tensor *t, clv_tensor **out);
+/* Of many at once; what br_give_all cannot give is released, and nothing is left in `out`. */
+clv_status br_of_all(const clv_tensor *const *t, uint32_t n, br_tensor **out);
+clv_status br_give_all(br_tensor *const *t, uint32_t n, clv_tensor **out);
+/* After an operator changed the sizes of a tensor in place, or gave it other memory. */
+clv_status br_refresh(clv_tensor *t);
 
 /* ---- tensors as memory: bridge_memory.cpp ------------------------------------------------------------------------ */
 
@@ -68,29 +86,17 @@ bool br_mark(const br_tensor *t, size_t whole, uint64_t *out);
 clv_status br_memory_get(const br_tensor *t, br_memory *out);    /* refuses what is not plain memory of the CPU */
 clv_status br_bytes_new(size_t n, br_tensor **out, void **data); /* u8[n] with no values yet */
 
-typedef struct br_blob {
-	uint8_t dtype;
-	uint32_t ndim;
-	const int64_t *sizes, *strides; /* strides NULL: row-major */
-	bool fixed;                     /* nobody may write it: calls of plans from elsewhere refuse to */
-} br_blob;
-
-/* A tensor on memory of somebody else's; `release(ctx)`, which may be NULL, is called once, when the last tensor on it is
-   gone; not on failure. */
-clv_status br_wrap(void *data, const br_blob *b, void (*release)(void *), void *ctx, br_tensor **out);
-bool br_is_fixed(const br_tensor *t);
+bool br_is_fixed(const br_tensor *t); /* on memory that nobody may write: calls of plans from elsewhere refuse to */
 /* A tensor on the same elements whose storage ends where they end, so that no operator reaches what lies around them; a new
    reference to t itself where that is so already. */
 clv_status br_fence(const br_tensor *t, br_tensor **out);
 bool br_needs_fence(const br_tensor *t);
 int64_t br_numel(const br_tensor *t);
 int64_t br_itemsize(const br_tensor *t);
-/* Elements into a tensor of the same shape and dtype; check_like: whether they are (CLV_E_INPUT names `name`). */
-clv_status br_copy(const br_tensor *from, br_tensor *to);
-clv_status br_check_like(const br_tensor *want, const br_tensor *got, const char *name);
+clv_status br_copy(const br_tensor *from, br_tensor *to); /* elements, into a tensor of the same shape and dtype */
 /* A device as tensors call it ("cuda" is "cuda:0"), if it is here; n: 16 are enough. */
 clv_status br_device(const char *text, char *out, size_t n);
-/* On another device, or itself if it is there. Data of the CPU goes to the CPU as it is. */
+/* On another device, or itself if it is there; on the CPU with plain elements: what is conjugated lazily is made so. */
 clv_status br_to_device(const br_tensor *t, const char *device, br_tensor **out);
 
 /* A leaf on the same memory that requires grad or does not. */
@@ -103,16 +109,8 @@ int64_t br_stream(const char *device);
 void br_used_on_stream(const br_tensor *t);
 bool br_allows_tf32(void); /* CUDA may round what goes into products and convolutions of f32 to 10 bits */
 
-typedef struct br_view {
-	uint8_t dtype;
-	uint32_t ndim;
-	const int64_t *sizes, *strides;
-	int64_t offset; /* in bytes, a multiple of the element size; the view must lie inside */
-	bool requires_grad;
-	const quantiser *quantiser; /* NULL unless the dtype is quantised */
-} br_view;
-
-clv_status br_view_bytes(const br_tensor *bytes, const br_view *v, br_tensor **out); /* shares the memory of bytes */
+/* A tensor on the memory of `bytes`, from `offset` bytes on: a multiple of the element size. It must lie inside. */
+clv_status br_view_bytes(const br_tensor *bytes, int64_t offset, const tensor_form *f, br_tensor **out);
 /* The quantiser of a quantised tensor but for its numbers, and those: `n` scales and then as many zero points. */
 clv_status br_quantiser_get(const br_tensor *t, quantiser *out);
 clv_status br_quantiser_numbers(const br_tensor *t, const quantiser *q, double *out);
@@ -248,6 +246,7 @@ typedef struct br_modes {
 } br_modes;
 
 void br_modes_get(br_modes *out);
+uint8_t br_default_dtype(void); /* that operators make tensors of where nothing says another */
 bool br_modes_equal(const br_modes *a, const br_modes *b, bool grad); /* grad: compare the grad mode too */
 /* Sets grad, autocast and those global flags that are in flags_mask. */
 void br_modes_set(const br_modes *m, uint32_t flags_mask);
@@ -326,7 +325,7 @@ typedef struct br_site br_site;
 
 /* Binds `op` ("aten::add.Tensor") to arguments. Results are TENSOR (slot), NONE (dropped), LIST of those, or a host
    kind (BR_INT, BR_FLOAT, BR_BOOL, BR_COMPLEX, BR_STR), which br_call writes to hosts in order. untrusted: the plan may be a
-   stranger's, so that no call writes memory that is fixed (br_wrap) or gives memory that nobody wrote. */
+   stranger's, so that no call writes memory that is fixed (tensor_memory) or gives memory that nobody wrote. */
 clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const br_arg *results, uint32_t nresults,
                        br_object *const *objects, bool untrusted, br_site **out);
 /* It may change the shape of an argument, or how much memory it has; false unless untrusted. */

@@ -16,7 +16,9 @@ extern "C" {
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <sstream>
+#include <mutex>
+#include <optional>
+#include <vector>
 
 using bridge::borrow;
 using bridge::is_fixed;
@@ -82,16 +84,6 @@ static at::QuantizerPtr make_quantiser(const quantiser &q, at::ScalarType type, 
 	return at::make_per_channel_affine_quantizer(scales.to(device), zero_points.to(device), q.axis, type);
 }
 
-static at::Tensor quantised_view(const at::Tensor &base, at::ScalarType type, const quantiser &q)
-{
-	at::DisableRecordFunctionGuard quiet;
-	at::NoGradGuard no_grad;
-	c10::DispatchKey key = at::TensorOptions().dtype(type).device(base.device()).computeDispatchKey();
-	return at::detail::make_tensor<at::QTensorImpl>(c10::Storage(base.storage()), c10::DispatchKeySet(key),
-	                                                c10::scalarTypeToTypeMeta(type),
-	                                                make_quantiser(q, type, base.device()));
-}
-
 static clv_status quant_scheme_of(const at::Tensor &t, quant_scheme *out)
 {
 	switch (t.qscheme()) {
@@ -143,79 +135,31 @@ clv_status br_quantiser_numbers(const br_tensor *ct, const quantiser *q, double 
 }
 
 // As views that operators make, all of them count writes together: autograd notices a write through another one.
-clv_status br_view_bytes(const br_tensor *bytes, const br_view *v, br_tensor **out)
+static at::Tensor make_view(const c10::Storage &storage, const c10::VariableVersion &version, int64_t offset,
+                            const tensor_form &v)
+{
+	at::DisableRecordFunctionGuard quiet; // a quantiser is made of tensors
+	at::NoGradGuard no_grad;
+	at::ScalarType type = bridge::scalar_type_of(v.dtype);
+	c10::DispatchKeySet keys(at::TensorOptions().dtype(type).device(storage.device()).computeDispatchKey());
+	at::Tensor t =
+		v.quantiser
+			? at::detail::make_tensor<at::QTensorImpl>(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(type),
+	                                                   make_quantiser(*v.quantiser, type, storage.device()))
+			: at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(type));
+	t.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(v.sizes, v.ndim), at::IntArrayRef(v.strides, v.ndim),
+	                                               offset / static_cast<int64_t>(c10::elementSize(type)));
+	t.unsafeGetTensorImpl()->set_version_counter(version);
+	if (v.requires_grad)
+		t.set_requires_grad(true);
+	return t;
+}
+
+clv_status br_view_bytes(const br_tensor *bytes, int64_t offset, const tensor_form *f, br_tensor **out)
 {
 	BRIDGE_CATCH({
 		at::Tensor base = borrow(bytes);
-		at::ScalarType type = bridge::scalar_type_of(v->dtype);
-		int64_t item = static_cast<int64_t>(c10::elementSize(type));
-		at::Tensor t = v->quantiser
-		                   ? quantised_view(base, type, *v->quantiser)
-		                   : at::detail::make_tensor<c10::TensorImpl>(c10::Storage(base.storage()), base.key_set(),
-		                                                              c10::scalarTypeToTypeMeta(type));
-		t.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(v->sizes, v->ndim),
-		                                               at::IntArrayRef(v->strides, v->ndim), v->offset / item);
-		t.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
-		if (v->requires_grad)
-			t.set_requires_grad(true);
-		*out = release(std::move(t));
-		return CLV_OK;
-	})
-}
-
-// What is called when memory of somebody else's is no longer used. A maker of tensors that fails calls it too, and one
-// without a context never does: so the context is this, and it says whether there is a tensor.
-struct Owner {
-	void (*free_it)(void *);
-	void *ctx;
-	bool taken; // there is a tensor
-	bool fixed; // nobody may write the memory
-};
-
-static void owner_release(void *at)
-{
-	std::unique_ptr<Owner> owner(static_cast<Owner *>(at));
-	if (owner->taken && owner->free_it)
-		owner->free_it(owner->ctx);
-}
-
-bool bridge::is_fixed(const c10::Storage &s)
-{
-	return s.data_ptr().get_deleter() == owner_release && static_cast<const Owner *>(s.data_ptr().get_context())->fixed;
-}
-
-// torch computes the extent of foreign memory without a check, or where no exception may come out.
-clv_status bridge::check_extent(const char *who, uint32_t ndim, const int64_t *sizes, const int64_t *strides,
-                                size_t item)
-{
-	int64_t elements = static_cast<int64_t>(item), reach = 1, step;
-	bool over = false;
-	for (uint32_t i = 0; i < ndim; i++) {
-		if (sizes[i] < 0 || (strides && strides[i] < 0))
-			return fail(CLV_E_INVALID, "%s: dimension %u or its stride is negative", who, i);
-		over |= __builtin_mul_overflow(elements, sizes[i] ? sizes[i] : 1, &elements);
-		over |=
-			strides && sizes[i] > 1 &&
-			(__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) || __builtin_add_overflow(reach, step, &reach));
-	}
-	if (over || __builtin_mul_overflow(reach, static_cast<int64_t>(item), &step))
-		return fail(CLV_E_OVERFLOW, "%s: a tensor of this shape has more than 2^63 bytes", who);
-	return CLV_OK;
-}
-
-clv_status br_wrap(void *data, const br_blob *b, void (*free_it)(void *), void *ctx, br_tensor **out)
-{
-	BRIDGE_CATCH({
-		auto owner = std::make_unique<Owner>(Owner{free_it, ctx, false, b->fixed});
-		Owner *kept = owner.get();
-		auto maker = at::for_blob(data, at::IntArrayRef(b->sizes, b->ndim));
-		maker.options(at::TensorOptions().dtype(bridge::scalar_type_of(b->dtype)));
-		if (b->strides)
-			maker.strides(at::IntArrayRef(b->strides, b->ndim));
-		maker.context(owner.release(), owner_release);
-		at::Tensor t = maker.make_tensor();
-		kept->taken = true;
-		*out = release(std::move(t));
+		*out = release(make_view(base.storage(), base.unsafeGetTensorImpl()->version_counter(), offset, *f));
 		return CLV_OK;
 	})
 }
@@ -242,20 +186,6 @@ clv_status br_copy(const br_tensor *from, br_tensor *to)
 		at::NoGradGuard off;
 		borrow(to).copy_(borrow(from));
 		return CLV_OK;
-	})
-}
-
-clv_status br_check_like(const br_tensor *want, const br_tensor *got, const char *name)
-{
-	BRIDGE_CATCH({
-		at::Tensor a = borrow(want), b = borrow(got);
-		if (b.is_meta())
-			return fail(CLV_E_INPUT, "%.64s has no data: it is on the device meta", name);
-		if (a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes())
-			return CLV_OK;
-		std::ostringstream text;
-		text << b.dtype() << ' ' << b.sizes() << ", the model has " << a.dtype() << ' ' << a.sizes();
-		return fail(CLV_E_INPUT, "%.64s is %s", name, text.str().c_str());
 	})
 }
 
@@ -308,7 +238,9 @@ clv_status br_to_device(const br_tensor *t, const char *device, br_tensor **out)
 	BRIDGE_CATCH({
 		at::NoGradGuard no_grad;
 		at::Tensor from = borrow(t);
-		*out = release(from.device() == to ? std::move(from) : from.to(to));
+		at::Tensor there = from.device() == to ? std::move(from) : from.to(to);
+		*out = release(to.is_cpu() && (there.is_conj() || there.is_neg()) ? there.resolve_conj().resolve_neg()
+		                                                                  : std::move(there));
 		return CLV_OK;
 	})
 }
@@ -320,6 +252,167 @@ clv_status br_leaf(const br_tensor *t, bool requires_grad, br_tensor **out)
 		leaf.set_requires_grad(requires_grad);
 		*out = release(std::move(leaf));
 		return CLV_OK;
+	})
+}
+
+// ---- tensors of the core
+
+// What all tensors on one memory of the core share here. The storage keeps the memory, so it is not kept in turn: it is made
+// anew where no tensor is left on it.
+struct Shared {
+	std::mutex lock;
+	std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
+	c10::VariableVersion version{0};
+};
+
+static void drop_shared(void *ref)
+{
+	delete static_cast<Shared *>(ref);
+}
+
+static void drop_tensor(void *ref)
+{
+	br_unref(static_cast<br_tensor *>(ref));
+}
+
+static void memory_release(void *m)
+{
+	tensor_memory_unref(static_cast<tensor_memory *>(m));
+}
+
+bool bridge::is_fixed(const c10::Storage &s)
+{
+	return s.data_ptr().get_deleter() == memory_release &&
+	       static_cast<const tensor_memory *>(s.data_ptr().get_context())->fixed;
+}
+
+static Shared &shared_of(tensor_memory *m)
+{
+	void *ref = slot_get(&m->slot, drop_shared);
+	if (!ref)
+		ref = slot_keep(&m->slot, drop_shared, new Shared);
+	TORCH_CHECK(ref, "another engine has this memory");
+	return *static_cast<Shared *>(ref);
+}
+
+static c10::Storage storage_of(tensor_memory *m, Shared &s, c10::Device device)
+{
+	std::lock_guard<std::mutex> guard(s.lock);
+	if (s.storage)
+		if (auto there = s.storage->lock())
+			return c10::Storage(std::move(there));
+	c10::DataPtr data(m->base, tensor_memory_ref(m), memory_release, device);
+	c10::Storage made(c10::Storage::use_byte_size_t(), m->bytes, std::move(data), c10::GetAllocator(device.type()),
+	                  /*resizable=*/m->own);
+	s.storage.emplace(made.getWeakStorageImpl());
+	return made;
+}
+
+clv_status br_of(const clv_tensor *ct, br_tensor **out)
+{
+	clv_tensor *t = const_cast<clv_tensor *>(ct);
+	void *ref = t ? slot_get(&t->slot, drop_tensor) : nullptr;
+	*out = static_cast<br_tensor *>(ref);
+	if (!t || ref)
+		return CLV_OK;
+	BRIDGE_CATCH({
+		c10::Device device(t->device);
+		TRY(load_device(device));
+		Shared &s = shared_of(t->memory);
+		tensor_form f = {t->m.dtype, t->m.ndim, t->m.sizes, t->m.strides, nullptr, t->requires_grad, t->quantiser};
+		int64_t offset = static_cast<char *>(t->data) - t->memory->base;
+		br_tensor *made = release(make_view(storage_of(t->memory, s, device), s.version, offset, f));
+		ref = slot_keep(&t->slot, drop_tensor, made);
+		if (!ref)
+			br_unref(made);
+		*out = static_cast<br_tensor *>(ref);
+		return ref ? CLV_OK : fail(CLV_E_UNSUPPORTED, "the tensor belongs to another engine");
+	})
+}
+
+static char *data_of(const c10::TensorImpl *x)
+{
+	auto *base = x->has_storage() ? const_cast<void *>(x->unsafe_storage().unsafeGetStorageImpl()->data()) : nullptr;
+	return base ? static_cast<char *>(base) + static_cast<size_t>(x->storage_offset()) * x->itemsize() : nullptr;
+}
+
+// The numbers are in `room`.
+static clv_status describe_quantiser(const br_tensor *t, quantiser *q, std::vector<double> &room)
+{
+	TRY(br_quantiser_get(t, q));
+	room.resize(2 * static_cast<size_t>(q->n));
+	q->scales = room.data();
+	q->zero_points = room.data() + q->n;
+	return br_quantiser_numbers(t, q, room.data());
+}
+
+static clv_status give(br_tensor *from, clv_tensor **out)
+{
+	const auto *x = reinterpret_cast<const c10::TensorImpl *>(from);
+	std::vector<double> numbers;
+	quantiser q;
+	tensor_meta m;
+	br_look(from, &m);
+	tensor_form s = {m.dtype, m.ndim, m.sizes, m.strides, m.device, x->requires_grad(), nullptr};
+	if (m.strided && s.dtype < DT_COUNT && dtype_quantised(static_cast<dtype>(s.dtype))) {
+		TRY(describe_quantiser(from, &q, numbers));
+		s.quantiser = &q;
+	}
+	TRY(tensor_over(nullptr, m.strided ? data_of(x) : nullptr, &s, out));
+	(*out)->m.strided = m.strided;
+	(*out)->base = m.strided && x->has_storage() ? x->unsafe_storage().unsafeGetStorageImpl()->data() : nullptr;
+	(*out)->lazy = x->is_conj() || x->is_neg();
+	slot_keep(&(*out)->slot, drop_tensor, from);
+	return CLV_OK;
+}
+
+clv_status br_give(br_tensor *t, clv_tensor **out)
+{
+	*out = nullptr;
+	if (!t)
+		return CLV_OK;
+	clv_status st = CLV_E_TORCH;
+	try {
+		st = give(t, out);
+	} catch (...) {
+		st = bridge::fail_exception(__FILE__, __LINE__);
+	}
+	if (st != CLV_OK)
+		br_unref(t);
+	return st;
+}
+
+clv_status br_of_all(const clv_tensor *const *t, uint32_t n, br_tensor **out)
+{
+	for (uint32_t i = 0; i < n; i++)
+		TRY(br_of(t[i], &out[i]));
+	return CLV_OK;
+}
+
+clv_status br_give_all(br_tensor *const *t, uint32_t n, clv_tensor **out)
+{
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < n; i++) {
+		if (st == CLV_OK)
+			st = br_give(t[i], &out[i]);
+		else
+			br_unref(t[i]);
+		for (uint32_t k = 0; k < i && st != CLV_OK; k++) {
+			clv_tensor_free(out[k]);
+			out[k] = nullptr;
+		}
+	}
+	return st;
+}
+
+clv_status br_refresh(clv_tensor *t)
+{
+	const auto *x = static_cast<const c10::TensorImpl *>(slot_get(&t->slot, drop_tensor));
+	if (!x || !t->m.strided)
+		return CLV_OK;
+	BRIDGE_CATCH({
+		t->data = data_of(x);
+		return tensor_resize(t, static_cast<uint32_t>(x->dim()), x->sizes().data(), x->strides().data());
 	})
 }
 

@@ -1,6 +1,5 @@
 // Tensors, objects and modes: the parts of the bridge that carry no state of their own.
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/DLConvertor.h>
 
 #include "bridge/impl.hpp"
 
@@ -21,6 +20,8 @@ extern "C" {
 
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <set>
 
 namespace bridge {
 
@@ -76,6 +77,16 @@ at::ScalarType scalar_type_of(uint8_t d)
 	return d < DT_COUNT ? codes[d].theirs : at::ScalarType::Undefined;
 }
 
+const char *device_name(c10::Device d)
+{
+	static std::mutex lock;
+	static auto *names = new std::set<std::string>;
+	if (d.is_cpu())
+		return "cpu";
+	std::lock_guard<std::mutex> guard(lock);
+	return names->insert(d.str()).first->c_str();
+}
+
 } // namespace bridge
 
 using namespace bridge;
@@ -118,6 +129,23 @@ clv_status br_meta_get(const br_tensor *ct, br_meta *out)
 	})
 }
 
+void br_look(const br_tensor *ct, tensor_meta *out)
+{
+	const auto *t = reinterpret_cast<const c10::TensorImpl *>(ct);
+	*out = {};
+	out->dtype = DT_COUNT;
+	if (!t)
+		return;
+	const bool sized = !t->key_set().has(c10::DispatchKey::NestedTensor);
+	out->there = true;
+	out->strided = sized && t->layout() == at::kStrided;
+	out->dtype = dtype_of(c10::typeMetaToScalarType(t->dtype()));
+	out->device = device_name(t->device());
+	out->ndim = sized ? static_cast<uint32_t>(t->dim()) : 0;
+	out->sizes = sized ? t->sizes().data() : nullptr;
+	out->strides = out->strided ? t->strides().data() : nullptr;
+}
+
 bool br_fits(const br_tensor *ct, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,
              const int64_t *sizes)
 {
@@ -146,23 +174,6 @@ bool br_requires_grad(const br_tensor *t)
 bool br_has_graph(const br_tensor *t)
 {
 	return t && borrow(t).grad_fn() != nullptr;
-}
-
-bool br_is_contiguous(const br_meta *m)
-{
-	if (!m->strided)
-		return true;
-	int64_t want = 1;
-	for (uint32_t i = m->ndim; i-- > 0;) {
-		if (m->sizes[i] == 0)
-			return true;
-		if (m->sizes[i] == 1)
-			continue;
-		if (m->strides[i] != want)
-			return false;
-		want *= m->sizes[i];
-	}
-	return true;
 }
 
 // The same integers that stand for the same numbers.
@@ -339,6 +350,11 @@ void br_modes_get(br_modes *out)
 	out->default_dtype = dtype_of(c10::get_default_dtype_as_scalartype());
 }
 
+uint8_t br_default_dtype(void)
+{
+	return dtype_of(c10::get_default_dtype_as_scalartype());
+}
+
 bool br_modes_equal(const br_modes *a, const br_modes *b, bool grad)
 {
 	if (grad && (a->grad != b->grad || a->inference != b->inference))
@@ -381,127 +397,6 @@ void br_autocast_exit(const br_autocast *saved)
 	for (int i = 0; i < BR_AUTOCAST_DEVICES; i++)
 		at::autocast::set_autocast_dtype(autocast_devices[i], scalar_type_of(saved->dtype[i]));
 	at::autocast::set_autocast_cache_enabled(saved->cache);
-}
-
-// ---- the tensor functions of cleave.h
-
-static clv_status read_dtype(const char *who, const char *text, dtype *out)
-{
-	clv_status st = dtype_read(text, out);
-	if (st != CLV_OK)
-		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", who);
-	return dtype_quantised(*out) ? fail(CLV_E_UNSUPPORTED, "%s: a %s tensor needs scales and zero points", who, text)
-	                             : CLV_OK;
-}
-
-clv_status clv_tensor_from_data(const void *data, const char *dtype_text, uint32_t ndim, const int64_t *shape,
-                                br_tensor **out)
-{
-	dtype d;
-	if (!data || !dtype_text || !out || (ndim && !shape))
-		return fail(CLV_E_INVALID, "clv_tensor_from_data: an argument is NULL");
-	TRY(read_dtype("clv_tensor_from_data", dtype_text, &d));
-	TRY(bridge::check_extent("clv_tensor_from_data", ndim, shape, nullptr, (dtype_bits(d) + 7) / 8));
-	BRIDGE_CATCH({
-		at::Tensor view = at::from_blob(const_cast<void *>(data), at::IntArrayRef(shape, ndim),
-		                                at::TensorOptions().dtype(scalar_type_of(static_cast<uint8_t>(d))));
-		*out = release(view.clone());
-		return CLV_OK;
-	})
-}
-
-clv_status clv_tensor_wrap(void *data, const char *dtype_text, uint32_t ndim, const int64_t *shape,
-                           const int64_t *strides, void (*release_fn)(void *), void *ctx, br_tensor **out)
-{
-	dtype d;
-	if (!data || !dtype_text || !out || (ndim && !shape))
-		return fail(CLV_E_INVALID, "clv_tensor_wrap: an argument is NULL");
-	TRY(read_dtype("clv_tensor_wrap", dtype_text, &d));
-	TRY(bridge::check_extent("clv_tensor_wrap", ndim, shape, strides, (dtype_bits(d) + 7) / 8));
-	br_blob b = {static_cast<uint8_t>(d), ndim, shape, strides};
-	return br_wrap(data, &b, release_fn, ctx, out);
-}
-
-clv_status clv_tensor_from_dlpack(struct DLManagedTensor *from, br_tensor **out)
-{
-	if (!from || !out)
-		return fail(CLV_E_INVALID, "clv_tensor_from_dlpack: an argument is NULL");
-	const DLTensor &d = from->dl_tensor;
-	if (d.ndim < 0 || (d.ndim > 0 && !d.shape))
-		return fail(CLV_E_INVALID, "clv_tensor_from_dlpack: it has %d dimensions%s", d.ndim,
-		            d.ndim > 0 ? ", but no shape" : "");
-	size_t item = (static_cast<size_t>(d.dtype.bits) * d.dtype.lanes + 7) / 8;
-	TRY(bridge::check_extent("clv_tensor_from_dlpack", static_cast<uint32_t>(d.ndim), d.shape, d.strides, item));
-	BRIDGE_CATCH({
-		// While there is no tensor yet, the deleter is not ours to call.
-		auto taken = std::make_shared<bool>(false);
-		// It is read here and not kept; torch itself wants no offset.
-		DLManagedTensor view = *from;
-		view.dl_tensor.data = d.data ? static_cast<char *>(d.data) + d.byte_offset : nullptr;
-		view.dl_tensor.byte_offset = 0;
-		at::Tensor t = at::fromDLPack(&view, [from, taken](void *) {
-			if (*taken && from->deleter)
-				from->deleter(from);
-		});
-		*taken = true;
-		*out = release(std::move(t));
-		return CLV_OK;
-	})
-}
-
-clv_status clv_tensor_to_dlpack(const br_tensor *t, struct DLManagedTensor **out)
-{
-	if (!t || !out)
-		return fail(CLV_E_INVALID, "clv_tensor_to_dlpack: an argument is NULL");
-	br_meta m;
-	TRY(br_meta_get(t, &m));
-	if (!m.strided || m.conj || m.neg)
-		return fail(CLV_E_UNSUPPORTED, "the tensor is %s, which DLPack cannot say",
-		            !m.strided ? "sparse or nested" : "lazily changed (conj or neg)");
-	BRIDGE_CATCH({
-		*out = at::toDLPack(borrow(t));
-		return CLV_OK;
-	})
-}
-
-clv_status clv_tensor_to_device(const br_tensor *t, const char *device, br_tensor **out)
-{
-	if (!t || !device || !out)
-		return fail(CLV_E_INVALID, "clv_tensor_to_device: an argument is NULL");
-	return br_to_device(t, device, out);
-}
-
-clv_status clv_tensor_copy_to(const br_tensor *t, void *to, size_t size)
-{
-	if (!t || (size && !to))
-		return fail(CLV_E_INVALID, "clv_tensor_copy_to: an argument is NULL");
-	BRIDGE_CATCH({
-		at::NoGradGuard no_grad;
-		at::Tensor from = borrow(t);
-		size_t want = from.numel() * from.element_size();
-		if (size != want)
-			return fail(CLV_E_INVALID, "the tensor has %zu bytes, the buffer %zu", want, size);
-		if (from.is_quantized())
-			from = from.int_repr();
-		if (want)
-			at::from_blob(to, from.sizes(), from.options().device(c10::kCPU)).copy_(from);
-		return CLV_OK;
-	})
-}
-
-const char *clv_tensor_device(const br_tensor *t)
-{
-	static thread_local br_meta m;
-	return t && br_meta_get(t, &m) == CLV_OK ? m.device : "?";
-}
-
-int64_t clv_tensor_bytes(const br_tensor *t)
-{
-	br_meta m;
-	if (!t || br_meta_get(t, &m) != CLV_OK || !m.strided)
-		return -1;
-	const auto *impl = reinterpret_cast<const c10::TensorImpl *>(t);
-	return static_cast<int64_t>(impl->numel() * impl->itemsize());
 }
 
 clv_status br_synchronize(const char *device)
@@ -566,36 +461,4 @@ clv_status clv_set_seed(uint64_t seed)
 		cpu.set_current_seed(seed);
 		return CLV_OK;
 	})
-}
-
-void clv_tensor_free(br_tensor *t)
-{
-	br_unref(t);
-}
-
-const void *clv_tensor_data(const br_tensor *ct)
-{
-	br_meta m;
-	if (!ct || br_meta_get(ct, &m) != CLV_OK || !m.strided || std::strcmp(m.device, "cpu") != 0 ||
-	    !br_is_contiguous(&m) || m.conj || m.neg)
-		return nullptr;
-	return reinterpret_cast<const c10::TensorImpl *>(ct)->data();
-}
-
-uint32_t clv_tensor_ndim(const br_tensor *t)
-{
-	br_meta m;
-	return t && br_meta_get(t, &m) == CLV_OK ? m.ndim : 0;
-}
-
-int64_t clv_tensor_dim(const br_tensor *t, uint32_t i)
-{
-	br_meta m;
-	return t && br_meta_get(t, &m) == CLV_OK && m.sizes && i < m.ndim ? m.sizes[i] : -1;
-}
-
-const char *clv_tensor_dtype(const br_tensor *t)
-{
-	br_meta m;
-	return t && br_meta_get(t, &m) == CLV_OK && m.dtype < DT_COUNT ? dtype_name(static_cast<dtype>(m.dtype)) : "?";
 }

@@ -56,7 +56,9 @@ clv_status fail_exception(const char *file, int line);
 uint8_t dtype_of(at::ScalarType t);       // DT_COUNT: no name for it
 at::ScalarType scalar_type_of(uint8_t d); // Undefined for DT_COUNT
 
-bool is_fixed(const c10::Storage &s); // memory that br_wrap was told nobody may write
+const char *device_name(c10::Device d); // "cpu", "cuda:0": a text that stays
+
+bool is_fixed(const c10::Storage &s); // memory of the core that nobody may write
 
 // Whether an operator writes its argument i: by its schema, or though the schema has no word of it.
 bool writes_argument(const c10::FunctionSchema &schema, size_t i, bool training);
@@ -80,8 +82,5 @@ inline Object *unwrap(const br_object *o)
 {
 	return reinterpret_cast<Object *>(const_cast<br_object *>(o));
 }
-
-// Sizes and strides (NULL: row-major) that nobody has looked at yet: none is negative, and their bytes can be counted.
-clv_status check_extent(const char *who, uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t item);
 
 } // namespace bridge

@@ -162,6 +162,7 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.max_memory = o->max_memory;
 	options.sandbox = o->sandbox;
 	options.optimize = o->optimize;
+	options.engine = o->engine;
 	options.threads = o->threads < INT_MAX ? (int)o->threads : INT_MAX;
 	if (clv_runtime_create(m->artifact, &options, &r) != CLV_OK) {
 		fail_with(m->path);

@@ -27,7 +27,7 @@ typedef struct feeding {
 
 /* How a model is made ready. */
 typedef struct loading {
-	const char *device, *part, *weights, *optimize;
+	const char *device, *part, *weights, *optimize, *engine;
 	int64_t threads;
 	bool unproven, debug, allow_compiled, allow_signed, tape_only, sandbox;
 	double timeout;
@@ -44,6 +44,8 @@ typedef struct loading {
 		OPT_COUNT("threads", 0, "N", field.threads, "threads that an operator may use (default: all cores)"),          \
 		OPT_WORD("optimize", 0, "LEVEL", field.optimize, "safe|none|fast",                                             \
 	             "what may be rewritten to run faster; fast: numbers within a tolerance, chosen by the first run"),    \
+		OPT_TEXT("engine", 0, "NAME", field.engine,                                                                    \
+	             "what runs it: tape, over libtorch (default: the first that can)"),                                   \
 		OPT_FLAG("unproven", 0, field.unproven,                                                                        \
 	             "also run sizes at which the model was never recorded, by the formulas of the plan"),                 \
 		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs"),      \

@@ -23,7 +23,7 @@ typedef struct code_spec {
 typedef struct code_run {
 	br_tensor *const *inputs; /* borrowed */
 	uint32_t ninputs, noutputs;
-	const br_blob *wanted; /* per output: dtype and sizes (strides NULL) */
+	const tensor_form *wanted; /* per output: dtype and sizes (strides NULL) */
 	br_tensor **outputs;
 } code_run;
 

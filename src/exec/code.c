@@ -215,7 +215,7 @@ void code_stop(code *c, const char *reason)
 /* What one run holds: the inputs as the code wants them, and what is wanted of it. */
 typedef struct call {
 	br_tensor **inputs; /* owned */
-	br_blob *wanted;
+	tensor_form *wanted;
 	int64_t *sizes;
 } call;
 
@@ -224,12 +224,12 @@ static clv_status call_new(const view *v, call *out)
 	uint32_t dims = 0;
 	for (uint32_t i = 0; i < v->outputs.n; i++)
 		dims += v->p->values.at[v->outputs.at[i]].ndim;
-	size_t tensors = (v->inputs.n + 1) * sizeof(br_tensor *), blobs = v->outputs.n * sizeof(br_blob);
+	size_t tensors = (v->inputs.n + 1) * sizeof(br_tensor *), blobs = v->outputs.n * sizeof(tensor_form);
 	char *block = mem_alloc(tensors + blobs + dims * sizeof(int64_t));
 	if (!block)
 		return fail_nomem();
 	out->inputs = (br_tensor **)block;
-	out->wanted = (br_blob *)(block + tensors);
+	out->wanted = (tensor_form *)(block + tensors);
 	out->sizes = (int64_t *)(block + tensors + blobs);
 	return CLV_OK;
 }
@@ -247,7 +247,7 @@ static void want_outputs(const view *v, const int64_t *sizes, call *c)
 	int64_t *to = c->sizes;
 	for (uint32_t i = 0; i < v->outputs.n; i++) {
 		const value *x = &p->values.at[v->outputs.at[i]];
-		c->wanted[i] = (br_blob){.dtype = x->dtype, .ndim = x->ndim, .sizes = to};
+		c->wanted[i] = (tensor_form){.dtype = x->dtype, .ndim = x->ndim, .sizes = to};
 		for (uint32_t d = 0; d < x->ndim; d++)
 			*to++ = sizes[p->dims.at[x->shape + d]];
 	}

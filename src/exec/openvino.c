@@ -446,7 +446,7 @@ static clv_status give_input(const model *m, ov_infer_request *r, uint32_t i, co
 }
 
 /* A new tensor, row by row. */
-static clv_status make_output(const br_blob *want, br_tensor **out, void **data)
+static clv_status make_output(const tensor_form *want, br_tensor **out, void **data)
 {
 	int64_t strides[64], elements = 1, bytes;
 	br_tensor *memory;
@@ -463,12 +463,13 @@ static clv_status make_output(const br_blob *want, br_tensor **out, void **data)
 		return fail(CLV_E_OVERFLOW, "an output has more than 2^63 bytes");
 	TRY(br_bytes_new((size_t)bytes, &memory, data));
 	clv_status st = br_view_bytes(
-		memory, &(br_view){.dtype = want->dtype, .ndim = want->ndim, .sizes = want->sizes, .strides = strides}, out);
+		memory, 0, &(tensor_form){.dtype = want->dtype, .ndim = want->ndim, .sizes = want->sizes, .strides = strides},
+		out);
 	br_unref(memory);
 	return st;
 }
 
-static clv_status give_output(const model *m, ov_infer_request *r, uint32_t i, const br_blob *want, br_tensor **out)
+static clv_status give_output(const model *m, ov_infer_request *r, uint32_t i, const tensor_form *want, br_tensor **out)
 {
 	int type;
 	void *data = NULL;
@@ -483,7 +484,7 @@ static clv_status give_output(const model *m, ov_infer_request *r, uint32_t i, c
 }
 
 /* Status of OpenVINO, whose shapes have a dimension at least: a scalar is known by its one element. */
-static int has_sizes(const ov_api *ov, const ov_tensor *x, const br_blob *want, bool *same)
+static int has_sizes(const ov_api *ov, const ov_tensor *x, const tensor_form *want, bool *same)
 {
 	ov_shape shape = {0, NULL};
 	size_t elements = 0;
@@ -499,7 +500,7 @@ static int has_sizes(const ov_api *ov, const ov_tensor *x, const br_blob *want, 
 }
 
 /* The model's output is of the size that the plan says; else what we gave was not all written. */
-static clv_status check_output(const model *m, ov_infer_request *r, uint32_t i, const br_blob *want)
+static clv_status check_output(const model *m, ov_infer_request *r, uint32_t i, const tensor_form *want)
 {
 	ov_tensor *x = NULL;
 	bool same = false;

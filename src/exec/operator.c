@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "bridge/bridge.h"
 
 static const char SWITCH[] = "CLEAVE_ALLOW_COMPILED";
@@ -56,9 +57,31 @@ static uint32_t noutputs(const void *opened)
 	return clv_runtime_output_count(opened);
 }
 
+/* On room for tensors of the core. */
+static clv_status run_core(const void *opened, br_tensor *const *inputs, uint32_t n, clv_tensor **room,
+                           br_tensor **outputs)
+{
+	uint32_t nout = noutputs(opened);
+	clv_tensor **out = room + n;
+	for (uint32_t i = 0; i < n; i++)
+		TRY(br_give(br_ref(inputs[i]), &room[i]));
+	TRY(clv_runtime_run(opened, (const clv_tensor *const *)room, n, out, nout));
+	for (uint32_t i = 0; i < nout; i++)
+		TRY(br_of(out[i], &outputs[i]));
+	for (uint32_t i = 0; i < nout; i++)
+		outputs[i] = br_ref(outputs[i]);
+	return CLV_OK;
+}
+
 static clv_status run_segment(const void *opened, br_tensor *const *inputs, uint32_t n, br_tensor **outputs)
 {
-	return clv_runtime_run(opened, (const br_tensor *const *)inputs, n, outputs, clv_runtime_output_count(opened));
+	uint32_t all = n + noutputs(opened);
+	clv_tensor **room = mem_alloc((all + 1) * sizeof *room);
+	clv_status st = room ? run_core(opened, inputs, n, room, outputs) : fail_nomem();
+	for (uint32_t i = 0; room && i < all; i++)
+		clv_tensor_free(room[i]);
+	mem_free(room);
+	return st;
 }
 
 static void close_segment(void *opened)

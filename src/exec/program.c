@@ -540,8 +540,8 @@ static clv_status choose_leaf(lowering *l, const tree *t, uint32_t *tensors)
 		TRY(real_arg(l, &(arg){.kind = ARG_REAL, .u.r = t->u.r}, &a));
 	if (a.kind != BR_INTVAR && a.kind != BR_REALVAR)
 		return CLV_OK;
-	out_number n = {a.u.id, *tensors + g->out_numbers.n};
-	return vec_push(&g->out_numbers, n);
+	TRY(vec_push(&g->out_places, *tensors + g->out_numbers.n));
+	return vec_push(&g->out_numbers, a.u.id);
 }
 
 static clv_status choose_numbers(lowering *l)
@@ -555,21 +555,9 @@ static clv_status choose_numbers(lowering *l)
 static clv_status choose_outputs(lowering *l)
 {
 	clv_program *g = l->g;
-	if (g->whole) {
-		for (uint32_t i = 0; i < g->p->out_tree.n; i++)
-			if (g->p->out_tree.at[i].kind == TREE_VALUE)
-				TRY(vec_push(&g->outputs, g->p->out_tree.at[i].u.v));
-	} else {
-		for (uint32_t i = 0; i < g->v.outputs.n; i++)
-			TRY(vec_push(&g->outputs, g->v.outputs.at[i]));
-	}
-	for (uint32_t i = 0; i < g->v.rebinds.n; i++)
-		TRY(vec_push(&g->outputs, g->p->rebinds.at[g->v.rebinds.at[i]].value));
-	for (uint32_t i = 0; i < g->outputs.n; i++) {
-		if (g->p->values.at[g->outputs.at[i]].type != TYPE_TENSOR)
-			return fail(CLV_E_UNSUPPORTED, "output %u of the program is no tensor", i);
+	TRY(view_gives(&g->v, g->whole, &g->outputs));
+	for (uint32_t i = 0; i < g->outputs.n; i++)
 		l->last[g->outputs.at[i]] = g->p->nodes.n; /* never freed by a step */
-	}
 	return CLV_OK;
 }
 
@@ -810,6 +798,7 @@ void program_free(clv_program *g)
 	vec_free(&g->numbers);
 	vec_free(&g->outputs);
 	vec_free(&g->out_numbers);
+	vec_free(&g->out_places);
 	vec_free(&g->reads);
 	vec_free(&g->keeps);
 	vec_free(&g->cloned);

@@ -8,6 +8,7 @@
 #include "bridge/bridge.h"
 #include "plan/edit.h"
 #include "plan/view.h"
+#include "runtime/call.h"
 
 typedef enum step_kind { STEP_CALL, STEP_GUARD_EQUAL, STEP_PYTHON, STEP_SEGMENT } step_kind;
 
@@ -52,12 +53,6 @@ typedef struct live_number {
 	bool later;  /* what it depends on is read from data on the way */
 } live_number;
 
-/* A number of the output tree that differs from run to run. */
-typedef struct out_number {
-	uint32_t number; /* place in program->numbers */
-	uint32_t at;     /* place among tensors and numbers of the output tree, in its order */
-} out_number;
-
 typedef struct frame {
 	br_tensor **slots;
 	br_arg *numbers;
@@ -85,9 +80,10 @@ struct clv_program {
 	VEC(check) checks;
 	VEC(uint32_t) frees;
 	VEC(uint32_t) slots_of;
-	VEC(live_number) numbers; /* that calls need */
-	VEC(value_id) outputs; /* whole: leaves of the output tree, else view outputs; then values of the view's rebinds */
-	VEC(out_number) out_numbers;
+	VEC(live_number) numbers;  /* that calls need */
+	value_ids outputs;         /* view_gives */
+	VEC(uint32_t) out_numbers; /* of the output tree that differ from run to run: places in `numbers` */
+	VEC(uint32_t) out_places;  /* and where they are among its tensors and numbers */
 	VEC(data_read) reads;
 	VEC(host_keep) keeps;
 	VEC(value_id) cloned; /* inputs that the view writes but does not own */
@@ -147,11 +143,6 @@ typedef struct segment_call {
 
 typedef clv_status (*segment_fn)(void *ctx, const segment_call *c);
 
-/* The node that a run is at, for whoever looks from outside. "": at none. */
-typedef struct run_place {
-	char name[128], op[128], module[256];
-} run_place;
-
 /* beside: per external a tensor whose version counts writes of the external that its own does not (num_batches_tracked of a
    BatchNorm), borrowed, or NULL. */
 typedef struct run_spec {
@@ -159,15 +150,13 @@ typedef struct run_spec {
 	br_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
 	br_tensor *const *beside;    /* see below; NULL: none */
 	br_tensor **outputs;         /* g->outputs.n, new references */
-	br_arg *numbers;             /* g->out_numbers.n; NULL: not wanted */
+	run_number *numbers;         /* g->out_numbers.n; NULL: not wanted */
 	const int64_t *symbols;      /* values of the plan's symbols; NULL: read off the inputs */
 	br_tensor *const *guards;    /* what optimizer_prepare gave; NULL: guards run with the rest */
 	uint32_t nguards;
-	int64_t *version;             /* of a runtime: the version of the weights that the run read; NULL: not wanted */
-	const int64_t *wants_version; /* that it has to be, or the run fails; NULL: any will do */
-	int64_t *times;               /* per step: nanoseconds are added; NULL: nobody asks */
-	bool grad;                    /* the caller has grad enabled: what requires grad must be as at capture */
-	bool tapes;                   /* segments run on their tapes */
+	int64_t *times; /* per step: nanoseconds are added; NULL: nobody asks */
+	bool grad;      /* the caller has grad enabled: what requires grad must be as at capture */
+	bool tapes;     /* segments run on their tapes */
 	python_fn python;
 	void *python_ctx;
 	run_place *place; /* told before each node; NULL: nobody looks */

@@ -14,6 +14,8 @@
 #include <pthread.h>
 #include <string.h>
 
+enum { FEW = 8 }; /* inputs that need no memory of their own */
+
 /* ---- frames ----------------------------------------------------------------------------------------------------- */
 
 void frame_free(frame *f)
@@ -60,102 +62,11 @@ static void frame_give(const clv_program *g, frame *f)
 
 /* ---- inputs ----------------------------------------------------------------------------------------------------- */
 
-static const char *input_name(const plan *p, value_id v, char *scratch, size_t n)
-{
-	if (p->values.at[v].name != NONE)
-		return plan_s(p, p->values.at[v].name);
-	strbuf b = STRBUF_INIT;
-	value_label(p, v, &b);
-	size_t k = b.n < n - 1 ? b.n : n - 1;
-	if (b.at)
-		memcpy(scratch, b.at, k);
-	scratch[k] = '\0';
-	strbuf_free(&b);
-	return scratch;
-}
-
-static clv_status bad_dim(const plan *p, value_id v, const br_meta *m, uint32_t d, int64_t want)
-{
-	char scratch[32];
-	strbuf type = STRBUF_INIT;
-	value_print_type(p, v, &type);
-	char *text = NULL;
-	(void)strbuf_take(&type, &text);
-	clv_status st =
-		fail(CLV_E_INPUT, "input %s: dimension %u is %lld, the plan was captured with %lld (%s)",
-	         input_name(p, v, scratch, sizeof scratch), d, (long long)m->sizes[d], (long long)want, text ? text : "");
-	mem_free(text);
-	status_details()->dimension = (int32_t)d;
-	detail(expected, "%lld", (long long)want);
-	detail(seen, "%lld", (long long)m->sizes[d]);
-	return st;
-}
-
-static bool strides_fit(const plan *p, const value *x, const br_meta *m, const frame *f)
-{
-	if (x->strides == NONE)
-		return br_is_contiguous(m);
-	for (uint32_t d = 0; d < m->ndim; d++)
-		if (m->sizes[d] != 1 && m->strides[d] != f->exprs[p->dims.at[x->strides + d]])
-			return false;
-	return true;
-}
-
-/* The way of every run: no message is made, nothing is allocated. */
-static bool input_fits(const clv_program *g, const frame *f, const value *x, const br_tensor *t)
-{
-	const plan *p = g->p;
-	br_meta m;
-	if (!t || (x->flags & VALUE_ODD) ||
-	    !br_fits(t, x->dtype, plan_s(p, x->device), x->ndim, &p->dims.at[x->shape], f->exprs))
-		return false;
-	return x->kind != VALUE_INPUT || (br_meta_get(t, &m) == CLV_OK && strides_fit(p, x, &m, f));
-}
-
-/* What is wrong with an input. */
-static clv_status refuse_input(const clv_program *g, const frame *f, value_id v, const char *name, const br_tensor *t)
-{
-	const plan *p = g->p;
-	const value *x = &p->values.at[v];
-	br_meta m;
-	if (!t)
-		return fail(CLV_E_INPUT, "input %s is missing", name);
-	TRY(br_meta_get(t, &m));
-	if (m.dtype != x->dtype)
-		return fail(CLV_E_INPUT, "input %s: dtype is %s, the plan was captured with %s", name,
-		            m.dtype < DT_COUNT ? dtype_name((dtype)m.dtype) : "?", dtype_name((dtype)x->dtype));
-	if (strcmp(m.device, plan_s(p, x->device)) != 0)
-		return fail(CLV_E_INPUT, "input %s is on %s, the plan was captured with %s", name, m.device,
-		            plan_s(p, x->device));
-	if (m.strided != !(x->flags & VALUE_ODD))
-		return fail(CLV_E_INPUT, "input %s is %s, the plan was captured with %s", name,
-		            m.strided ? "an ordinary tensor" : "sparse or nested",
-		            m.strided ? "a sparse or nested one" : "an ordinary one");
-	if (!m.strided)
-		return CLV_OK;
-	if (m.ndim != x->ndim)
-		return fail(CLV_E_INPUT, "input %s has %u dimensions, the plan was captured with %u", name, m.ndim, x->ndim);
-	for (uint32_t d = 0; d < m.ndim; d++)
-		if (m.sizes[d] != f->exprs[p->dims.at[x->shape + d]])
-			return bad_dim(p, v, &m, d, f->exprs[p->dims.at[x->shape + d]]);
-	if (x->kind == VALUE_INPUT && !strides_fit(p, x, &m, f))
-		return fail(CLV_E_LAYOUT,
-		            "input %s: its strides differ from those at capture, and a forward may depend on them; pass "
-		            "%s.contiguous(), or capture with an input laid out like this one",
-		            name, name);
-	return CLV_OK;
-}
-
 static clv_status check_input(const clv_program *g, const frame *f, value_id v, const br_tensor *t)
 {
-	char scratch[32];
-	if (input_fits(g, f, &g->p->values.at[v], t))
-		return CLV_OK;
-	const char *name = input_name(g->p, v, scratch, sizeof scratch);
-	clv_status st = refuse_input(g, f, v, name, t);
-	if (st != CLV_OK)
-		detail(input, "%s", name);
-	return st;
+	tensor_meta m;
+	br_look(t, &m);
+	return input_check(g->p, v, &m, f->exprs);
 }
 
 /* Parameters may be exchanged between runs, but not change type or shape. */
@@ -184,63 +95,17 @@ static clv_status check_external(const clv_program *g, const frame *f, value_id 
 	return st;
 }
 
-/* Why a symbol has no value. */
-static clv_status no_symbol(const clv_program *g, const run_spec *r, const char *name)
-{
-	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
-		const value *x = &g->p->values.at[g->v.inputs.at[i]];
-		br_meta m;
-		if (!r->inputs[i])
-			continue;
-		TRY(br_meta_get(r->inputs[i], &m));
-		if (!m.strided)
-			return fail(CLV_E_INPUT, "input %s is no plain tensor (sparse, nested, …): %s cannot be read off it",
-			            plan_s(g->p, x->name), name);
-	}
-	return fail(CLV_E_INPUT, "%s cannot be read off the inputs of this part of the plan; give its value", name);
-}
-
-static clv_status out_of_range(const char *name, int64_t k, int64_t lo, int64_t hi)
-{
-	clv_status st =
-		fail(CLV_E_INPUT, "%s is %lld, the plan is for %lld to %lld", name, (long long)k, (long long)lo, (long long)hi);
-	detail(input, "%s", name);
-	detail(expected, "%lld to %lld", (long long)lo, (long long)hi);
-	detail(seen, "%lld", (long long)k);
-	return st;
-}
-
-/* Symbols are read off the inputs whose dimensions they are, or follow from; whether all of them fit is checked later. */
 clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *syms)
 {
-	const plan *p = g->p;
-	for (uint32_t i = 0; i < p->symbols.n; i++)
-		syms[i] = r->symbols ? r->symbols[i] : -1;
-	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
-		const value *x = &p->values.at[g->v.inputs.at[i]];
-		br_meta m;
-		if (!r->inputs[i])
-			continue;
-		TRY(br_meta_get(r->inputs[i], &m));
-		for (uint32_t d = 0; m.strided && d < m.ndim && d < x->ndim; d++) {
-			symbol_id k;
-			int64_t size;
-			if (expr_solve(p, p->dims.at[x->shape + d], m.sizes[d], &k, &size) && syms[k] < 0)
-				syms[k] = size;
-		}
-	}
-	for (uint32_t i = 0; i < p->symbols.n; i++) {
-		const symbol *s = &p->symbols.at[i];
-		if (syms[i] < 0 && s->data)
-			continue; /* a step reads it */
-		if (syms[i] < 0 && s->lo == s->hi)
-			syms[i] = s->lo; /* no size follows it */
-		if (syms[i] < 0)
-			return no_symbol(g, r, plan_s(p, s->name));
-		if (syms[i] < s->lo || syms[i] > s->hi)
-			return out_of_range(plan_s(p, s->name), syms[i], s->lo, s->hi);
-	}
-	return CLV_OK;
+	tensor_meta few[FEW] = {0}, *inputs = few;
+	if (g->v.inputs.n > FEW && !(inputs = mem_alloc(g->v.inputs.n * sizeof *inputs)))
+		return fail_nomem();
+	for (uint32_t i = 0; i < g->v.inputs.n; i++)
+		br_look(r->inputs[i], &inputs[i]);
+	clv_status st = inputs_symbols(&g->v, inputs, r->symbols, syms);
+	if (inputs != few)
+		mem_free(inputs);
+	return st;
 }
 
 static bool eval_number(const plan *p, const live_number *n, const frame *f, br_arg *out)
@@ -825,10 +690,12 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 	return st;
 }
 
-static void give_outputs(const clv_program *g, const frame *f, br_tensor **outputs, br_arg *numbers)
+static void give_outputs(const clv_program *g, const frame *f, br_tensor **outputs, run_number *numbers)
 {
-	for (uint32_t i = 0; numbers && i < g->out_numbers.n; i++)
-		numbers[i] = f->numbers[g->out_numbers.at[i].number];
+	for (uint32_t i = 0; numbers && i < g->out_numbers.n; i++) {
+		const br_arg *from = &f->numbers[g->out_numbers.at[i]];
+		numbers[i] = from->kind == BR_FLOAT ? (run_number){.real = true, .f = from->u.f} : (run_number){.i = from->u.i};
+	}
 	for (uint32_t i = 0; i < g->outputs.n; i++)
 		outputs[i] = br_ref(f->slots[g->slot[g->outputs.at[i]]]);
 }

@@ -41,7 +41,7 @@ static const int64_t DEFAULT_ANSWER = (int64_t)4 << 30; /* bytes of tensors, whe
 
 typedef struct assigned {
 	char *name;
-	br_tensor *t;
+	clv_tensor *t;
 	bool sent; /* to the process that runs now */
 } assigned;
 
@@ -64,13 +64,6 @@ struct sandbox {
 	int64_t given; /* bytes that an answer may have beyond those of its call: tensors of the run, and of the file */
 	bool *draws;   /* per plan: it draws random numbers */
 };
-
-clv_status sandbox_refuses(const runtime *r, const char *what)
-{
-	return r->sandbox ? fail(CLV_E_UNSUPPORTED,
-	                         "the model runs in a sandbox, another process: there is no %s of it here", what)
-	                  : CLV_OK;
-}
 
 /* ---- the program ------------------------------------------------------------------------------------------------------ */
 
@@ -514,7 +507,7 @@ static clv_status start(sandbox *s)
 static clv_status check_devices(const runtime *r)
 {
 	for (uint32_t i = 0; i < r->plans.n; i++) {
-		const plan *p = r->plans.at[i].g->p;
+		const plan *p = r->plans.at[i].of.p;
 		for (value_id v = 0; v < p->values.n; v++) {
 			const char *device = p->values.at[v].type == TYPE_TENSOR ? plan_s(p, p->values.at[v].device) : "cpu";
 			if (strcmp(device, "cpu") != 0)
@@ -539,8 +532,8 @@ static clv_status check_options(const runtime *r, const clv_runtime_options *o)
 
 static bool plan_draws(const runtime_plan *e)
 {
-	for (uint32_t i = 0; i < e->g->v.nodes.n; i++)
-		if (node_draws(e->g->p, e->g->v.nodes.at[i]))
+	for (uint32_t i = 0; i < e->of.v.nodes.n; i++)
+		if (node_draws(e->of.p, e->of.v.nodes.at[i]))
 			return true;
 	return false;
 }
@@ -567,7 +560,31 @@ static clv_status fill(sandbox *s, const runtime *r, const clv_runtime_options *
 	return start(s);
 }
 
-clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out)
+static void sandbox_free(void *at)
+{
+	sandbox *s = at;
+	if (!s)
+		return;
+	end_process(s);
+	for (uint32_t i = 0; i < s->tensors.n; i++) {
+		mem_free(s->tensors.at[i].name);
+		clv_tensor_free(s->tensors.at[i].t);
+	}
+	for (uint32_t i = 0; i < s->env.n; i++)
+		mem_free(s->env.at[i]);
+	for (int i = 0; i < SANDBOX_FILES; i++)
+		if (s->files[i] >= 0)
+			close(s->files[i]);
+	vec_free(&s->tensors);
+	vec_free(&s->env);
+	strbuf_free(&s->texts);
+	mem_free(s->program);
+	mem_free(s->draws);
+	pthread_mutex_destroy(&s->lock);
+	mem_free(s);
+}
+
+static clv_status sandbox_new(runtime *r, const clv_runtime_options *o, void **out)
 {
 	TRY(check_options(r, o));
 	if (r->timeout == 0)
@@ -583,29 +600,6 @@ clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out)
 	else
 		sandbox_free(s);
 	return st;
-}
-
-void sandbox_free(sandbox *s)
-{
-	if (!s)
-		return;
-	end_process(s);
-	for (uint32_t i = 0; i < s->tensors.n; i++) {
-		mem_free(s->tensors.at[i].name);
-		br_unref(s->tensors.at[i].t);
-	}
-	for (uint32_t i = 0; i < s->env.n; i++)
-		mem_free(s->env.at[i]);
-	for (int i = 0; i < SANDBOX_FILES; i++)
-		if (s->files[i] >= 0)
-			close(s->files[i]);
-	vec_free(&s->tensors);
-	vec_free(&s->env);
-	strbuf_free(&s->texts);
-	mem_free(s->program);
-	mem_free(s->draws);
-	pthread_mutex_destroy(&s->lock);
-	mem_free(s);
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------ */
@@ -687,16 +681,23 @@ static clv_status take_turn(sandbox *s)
 	}
 }
 
-/* Inputs, and the random generator. */
-static clv_status pack_inputs(const clv_program *g, const run_spec *spec, bool draws, parcel *out)
+static clv_status random_state(clv_tensor **out)
 {
-	br_tensor *few[16], **all = few;
-	uint32_t n = g->v.inputs.n;
+	br_tensor *state;
+	TRY(br_random_get("cpu", &state));
+	return br_give(state, out);
+}
+
+/* Inputs, and the random generator. */
+static clv_status pack_inputs(const view *v, const run_call *call, bool draws, parcel *out)
+{
+	clv_tensor *few[16], **all = few;
+	uint32_t n = v->inputs.n;
 	if (n >= 16 && !(all = mem_alloc((n + 1) * sizeof *all)))
 		return fail_nomem();
-	memcpy(all, spec->inputs, n * sizeof *all);
+	memcpy(all, call->inputs, n * sizeof *all);
 	all[n] = NULL;
-	clv_status st = draws ? br_random_get("cpu", &all[n]) : CLV_OK;
+	clv_status st = draws ? random_state(&all[n]) : CLV_OK;
 	if (st == CLV_OK)
 		st = parcel_make(all, n + draws, out);
 	if (st == CLV_E_UNSUPPORTED || st == CLV_E_INVALID)
@@ -704,7 +705,7 @@ static clv_status pack_inputs(const clv_program *g, const run_spec *spec, bool d
 	if (draws && st == CLV_OK)
 		out->keep = all[n];
 	else if (draws)
-		br_unref(all[n]);
+		clv_tensor_free(all[n]);
 	if (all != few)
 		mem_free(all);
 	return st;
@@ -713,23 +714,21 @@ static clv_status pack_inputs(const clv_program *g, const run_spec *spec, bool d
 static uint32_t count_written(const runtime_plan *e)
 {
 	uint32_t n = 0;
-	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
+	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
 		n += sandbox_writes(e, i);
 	return n;
 }
 
 /* Of the type that the plan says; sizes too, where the plan knows them before the run. */
-static clv_status check_output(const runtime *r, const clv_program *g, uint32_t i, const int64_t *symbols,
-                               const br_tensor *t)
+static clv_status check_output(const runtime *r, const plan_part *of, uint32_t i, const int64_t *symbols,
+                               const clv_tensor *t)
 {
-	const plan *p = g->p;
-	const value *x = &p->values.at[g->outputs.at[i]];
-	br_meta m;
-	TRY(br_meta_get(t, &m));
-	bool fits = m.dtype == x->dtype && m.ndim == x->ndim;
+	const plan *p = of->p;
+	const value *x = &p->values.at[of->outputs.at[i]];
+	bool fits = t->m.dtype == x->dtype && t->m.ndim == x->ndim;
 	for (uint32_t d = 0; fits && symbols && !r->unproven && d < x->ndim; d++) {
 		int64_t size;
-		fits = expr_eval(p, p->dims.at[x->shape + d], symbols, &size) == CLV_OK && m.sizes[d] == size;
+		fits = expr_eval(p, p->dims.at[x->shape + d], symbols, &size) == CLV_OK && t->m.sizes[d] == size;
 	}
 	return fits || (x->flags & VALUE_ODD) ? CLV_OK : fail(CLV_E_PARSE, "output %u is not of the type of the plan", i);
 }
@@ -742,46 +741,54 @@ static bool reads_data(const plan *p)
 	return false;
 }
 
-static clv_status check_outputs(const runtime *r, const runtime_plan *e, const run_spec *spec, const reply *x)
+static clv_status check_outputs(const runtime *r, const runtime_plan *e, const run_call *call, const reply *x)
 {
-	const plan *p = e->g->p;
+	const plan *p = e->of.p;
 	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
 	if (!symbols)
 		return fail_nomem();
-	bool known = !reads_data(p) && program_symbols(e->g, spec, symbols) == CLV_OK;
+	bool known = !reads_data(p) && call_symbols(&e->of.v, call->inputs, call->symbols, symbols) == CLV_OK;
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; st == CLV_OK && i < e->noutputs; i++)
-		st = check_output(r, e->g, i, known ? symbols : NULL, x->tensors[i]);
+		st = check_output(r, &e->of, i, known ? symbols : NULL, x->tensors[i]);
 	mem_free(symbols);
 	return st;
 }
 
+/* The state of the random generator, checked or set. */
+static clv_status take_random(const clv_tensor *state, bool set)
+{
+	br_tensor *t;
+	TRY(br_of(state, &t));
+	return set ? br_random_set("cpu", t) : br_random_check(t);
+}
+
 /* The caller's own tensors, which the plan writes; and the generator. All are checked before the first is touched. */
-static clv_status write_back(const runtime_plan *e, const run_spec *spec, const reply *x, bool draws)
+static clv_status write_back(const runtime_plan *e, const run_call *call, const reply *x, bool draws)
 {
 	for (int write = 0; write < 2; write++) {
 		uint32_t at = e->noutputs;
-		for (uint32_t i = 0; i < e->g->v.inputs.n; i++) {
+		for (uint32_t i = 0; i < e->of.v.inputs.n; i++) {
 			if (!sandbox_writes(e, i))
 				continue;
-			TRY(write ? br_copy(x->tensors[at], spec->inputs[i])
-			          : br_check_like(spec->inputs[i], x->tensors[at], "input"));
+			TRY(write ? engine_tape.tensors->write(x->tensors[at], call->inputs[i])
+			          : tensor_check_like(call->inputs[i], x->tensors[at], "input"));
 			at++;
 		}
 		if (draws)
-			TRY(write ? br_random_set("cpu", x->tensors[at]) : br_random_check(x->tensors[at]));
+			TRY(take_random(x->tensors[at], write));
 	}
 	return CLV_OK;
 }
 
-static void give_outputs(const runtime_plan *e, reply *x, const run_spec *spec, br_tensor **outputs)
+static void give_outputs(const runtime_plan *e, reply *x, const run_call *call, clv_tensor **outputs)
 {
 	for (uint32_t i = 0; i < e->noutputs; i++) {
 		outputs[i] = x->tensors[i];
 		x->tensors[i] = NULL;
 	}
-	if (spec->numbers)
-		memcpy(spec->numbers, x->numbers, x->nnumbers * sizeof *x->numbers);
+	if (call->numbers)
+		memcpy(call->numbers, x->numbers, x->nnumbers * sizeof *x->numbers);
 }
 
 static int64_t most_of(const sandbox *s, const sandbox_call *c)
@@ -789,19 +796,17 @@ static int64_t most_of(const sandbox *s, const sandbox_call *c)
 	return c->tensors > (uint64_t)(s->most - s->given) ? s->most : s->given + (int64_t)c->tensors;
 }
 
-static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const run_spec *spec, reply *x)
+static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const run_call *call, reply *x)
 {
 	const runtime_plan *e = &r->plans.at[which];
-	const clv_program *g = e->g;
+	const view *v = &e->of.v;
 	bool draws = s->draws[which];
 	parcel tensors = {0};
-	run_spec checked = *spec;
-	checked.externals = e->externals;
-	TRY(program_check_run(g, &checked)); /* as a plain run says it */
-	sandbox_call c = {.kind = SANDBOX_RUN, .plan = which, .has_symbols = spec->symbols != NULL, .draws = draws};
-	TRY(pack_inputs(g, spec, draws, &tensors));
-	c.nsymbols = spec->symbols ? g->p->symbols.n : 0;
-	c.ntensors = g->v.inputs.n + draws;
+	TRY(tape_check_run(e->program, call)); /* as a plain run says it */
+	sandbox_call c = {.kind = SANDBOX_RUN, .plan = which, .has_symbols = call->symbols != NULL, .draws = draws};
+	TRY(pack_inputs(v, call, draws, &tensors));
+	c.nsymbols = call->symbols ? v->p->symbols.n : 0;
+	c.ntensors = v->inputs.n + draws;
 	c.tensors = tensors.image.total;
 	clv_status st = check_size(call_head(&c) + c.tensors);
 	if (st == CLV_OK)
@@ -810,19 +815,19 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 		parcel_free(&tensors);
 		return st;
 	}
-	st = send_call(s, &c, spec->symbols, NULL, &tensors);
+	st = send_call(s, &c, call->symbols, NULL, &tensors);
 	parcel_free(&tensors);
 	if (st == CLV_OK)
-		st = reply_read(&s->w, s->files[ANSWERS], most_of(s, &c), g->out_numbers.n,
+		st = reply_read(&s->w, s->files[ANSWERS], most_of(s, &c), e->of.numbers.n,
 		                e->noutputs + count_written(e) + draws, x);
 	if (st == CLV_OK && x->status == CLV_OK)
-		st = check_outputs(r, e, spec, x);
+		st = check_outputs(r, e, call, x);
 	release(s->files[CALLS], 0, c.tensors);
 	release(s->files[ANSWERS], PLACE_ROOM, x->bytes);
 	return st == CLV_OK ? x->status : broken_wire(s, st);
 }
 
-static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const run_spec *spec, br_tensor **outputs)
+static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const run_call *call, clv_tensor **outputs)
 {
 	const runtime_plan *e = &r->plans.at[which];
 	reply x = {0};
@@ -830,50 +835,50 @@ static clv_status run_here(sandbox *s, const runtime *r, uint32_t which, const r
 	limits most = {.seconds = r->timeout * 1.1 + 0.5};
 	s->seconds = r->timeout;
 	limits_enter(&most);
-	clv_status st = exchange(s, r, which, spec, &x);
+	clv_status st = exchange(s, r, which, call, &x);
 	limits_leave(&most);
 	s->changed |= s->runs && r->stateful; /* also by a run that failed: what it wrote before stays */
 	if (st == CLV_OK)
-		st = write_back(e, spec, &x, s->draws[which]);
+		st = write_back(e, call, &x, s->draws[which]);
 	if (st == CLV_OK)
-		give_outputs(e, &x, spec, outputs);
+		give_outputs(e, &x, call, outputs);
 	reply_free(&x);
 	return st;
 }
 
-static clv_status run_in_turn(const runtime *r, uint32_t which, const run_spec *spec, br_tensor **outputs)
+static clv_status run_in_turn(const runtime *r, uint32_t which, const run_call *call, clv_tensor **outputs)
 {
 	sandbox *s = r->sandbox;
 	TRY(take_turn(s));
-	clv_status st = spec->wants_version ? runtime_check_weights(r, *spec->wants_version) : CLV_OK;
-	if (spec->version)
-		*spec->version = r->weight_version;
+	clv_status st = call->wants_version ? runtime_check_weights(r, *call->wants_version) : CLV_OK;
+	if (call->version)
+		*call->version = r->weight_version;
 	if (st == CLV_OK)
 		st = be_ready(s);
 	if (st == CLV_OK)
-		st = run_here(s, r, which, spec, outputs);
+		st = run_here(s, r, which, call, outputs);
 	pthread_mutex_unlock(&s->lock);
 	return st;
 }
 
-clv_status sandbox_run(const runtime *r, uint32_t which, const run_spec *spec, br_tensor **outputs)
+static clv_status sandbox_run(const runtime *r, uint32_t which, const run_call *call, clv_tensor **outputs)
 {
 	limits stop = {.stops = &r->stops};
 	pthread_rwlock_t *lock = &((runtime *)r)->lock;
 	TRY(be_owner(r->sandbox));
 	limits_enter(&stop);
 	pthread_rwlock_rdlock(lock); /* weights are changed between runs, all of them */
-	clv_status st = run_in_turn(r, which, spec, outputs);
+	clv_status st = run_in_turn(r, which, call, outputs);
 	pthread_rwlock_unlock(lock);
 	limits_leave(&stop);
 	return st;
 }
 
-static clv_status keep_assigned(sandbox *s, const char *name, br_tensor *t)
+static clv_status keep_assigned(sandbox *s, const char *name, clv_tensor *t)
 {
 	for (uint32_t i = 0; i < s->tensors.n; i++)
 		if (strcmp(s->tensors.at[i].name, name) == 0) {
-			br_unref(s->tensors.at[i].t);
+			clv_tensor_free(s->tensors.at[i].t);
 			s->tensors.at[i].t = t;
 			s->tensors.at[i].sent = false;
 			return CLV_OK;
@@ -882,18 +887,21 @@ static clv_status keep_assigned(sandbox *s, const char *name, br_tensor *t)
 	clv_status st = x.name ? vec_push(&s->tensors, x) : fail_nomem();
 	if (st != CLV_OK) {
 		mem_free(x.name);
-		br_unref(t);
+		clv_tensor_free(t);
 	}
 	return st;
 }
 
-clv_status sandbox_assign(sandbox *s, const char *name, const br_tensor *t)
+static clv_status sandbox_assign(void *at, const char *name, const clv_tensor *t)
 {
-	br_tensor *own;
+	sandbox *s = at;
+	clv_tensor *own;
 	TRY(be_owner(s));
-	TRY(br_clone(t, false, &own));
+	TRY(engine_tape.tensors->clone(t, &own));
 	pthread_mutex_lock(&s->lock);
 	clv_status st = keep_assigned(s, name, own);
 	pthread_mutex_unlock(&s->lock);
 	return st;
 }
+
+const engine_sandbox tape_sandbox = {sandbox_new, sandbox_run, sandbox_assign, sandbox_free};

@@ -13,7 +13,7 @@
 #include <fenv.h>
 
 #include "base/limits.h"
-#include "exec/runtime.h"
+#include "exec/tape.h"
 
 /* ---- sandbox_filter.c: what a process may still do ------------------------------------------------------------------- */
 
@@ -41,14 +41,14 @@ clv_status memory_read(int file, uint64_t at, void *to, size_t n);          /* C
 typedef struct parcel {
 	payload *p;
 	st_image image;
-	br_tensor *keep; /* a tensor that is in there, and nobody else's */
+	clv_tensor *keep; /* a tensor that is in there, and nobody else's */
 } parcel;
 
-clv_status parcel_make(br_tensor *const *tensors, uint32_t n, parcel *out); /* CLV_E_UNSUPPORTED: no plain memory */
-clv_status parcel_write(const parcel *x, int file, uint64_t at);            /* image.total bytes */
+clv_status parcel_make(clv_tensor *const *tensors, uint32_t n, parcel *out); /* CLV_E_UNSUPPORTED: no plain memory */
+clv_status parcel_write(const parcel *x, int file, uint64_t at);             /* image.total bytes */
 void parcel_free(parcel *x);
 /* Exactly n tensors of hostile bytes; new references. */
-clv_status parcel_open(const void *bytes, size_t size, br_tensor **out, uint32_t n);
+clv_status parcel_open(const void *bytes, size_t size, clv_tensor **out, uint32_t n);
 
 enum { PLACE_ROOM = 1 << 16, CALL_ALIGN = 64, SANDBOX_FILES = 3 }; /* the model, calls, answers */
 
@@ -86,7 +86,7 @@ static inline uint64_t call_head(const sandbox_call *c)
 	return (n + CALL_ALIGN - 1) / CALL_ALIGN * CALL_ALIGN;
 }
 
-/* What came of it, from PLACE_ROOM on: a message, numbers of the output, tensors (outputs, inputs that the plan writes, the
+/* What came of it, from PLACE_ROOM on: a message, numbers of the output (run_number), tensors (outputs, inputs that the plan writes, the
    generator). */
 typedef struct sandbox_answer {
 	int32_t status;
@@ -94,12 +94,6 @@ typedef struct sandbox_answer {
 	uint32_t message, nnumbers, ntensors;
 	uint64_t tensors; /* bytes */
 } sandbox_answer;
-
-typedef struct sandbox_number {
-	uint32_t kind; /* br_kind */
-	int64_t i;
-	double re, im;
-} sandbox_number;
 
 enum { SANDBOX_MESSAGE = 4096 }; /* bytes of a message, with its NUL */
 
@@ -115,9 +109,9 @@ void sandbox_clean(char *to, const char *from, size_t n);
 /* An answer as it was read. */
 typedef struct reply {
 	clv_status status; /* of the call; a failure has its message in the thread's slot */
-	br_arg *numbers;
+	run_number *numbers;
 	uint32_t nnumbers;
-	br_tensor **tensors;
+	clv_tensor **tensors;
 	uint32_t ntensors;
 	uint64_t bytes; /* that the tensors were */
 } reply;
@@ -128,14 +122,6 @@ void reply_free(reply *x);
 
 /* ---- sandbox.c: our side --------------------------------------------------------------------------------------------- */
 
-typedef struct sandbox sandbox;
-
-/* Of a runtime that is made otherwise; starts the process, which makes a runtime of its own. */
-clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out);
-void sandbox_free(sandbox *s);
-clv_status sandbox_run(const runtime *r, uint32_t plan, const run_spec *spec, br_tensor **outputs);
-/* The runs that come after have this tensor; it is kept. */
-clv_status sandbox_assign(sandbox *s, const char *name, const br_tensor *t);
-clv_status sandbox_refuses(const runtime *r, const char *what); /* CLV_E_UNSUPPORTED for one with a sandbox */
+typedef struct sandbox sandbox; /* its table is tape_sandbox */
 
 #endif

@@ -153,6 +153,7 @@ static clv_status load(server *s)
 	how.timeout = o->timeout;
 	how.max_memory = o->max_memory;
 	how.tape_only = true;
+	how.engine = engine_tape.name;
 	for (uint32_t i = 0; i < o->nallow; i++)
 		allow[i] = next_text(&at);
 	opening.allow_operators = allow;
@@ -168,19 +169,19 @@ typedef struct call {
 	sandbox_call c;
 	const int64_t *symbols; /* in the area of calls, as the name */
 	const char *name;
-	br_tensor **tensors; /* c.ntensors */
-	br_tensor **results; /* outputs, written inputs, the generator's state */
+	clv_tensor **tensors; /* c.ntensors */
+	clv_tensor **results; /* outputs, written inputs, the generator's state */
 	uint32_t nresults;
-	br_arg *numbers;
+	run_number *numbers;
 	uint32_t nnumbers;
 } call;
 
 static void call_free(call *x)
 {
 	for (uint32_t i = 0; x->tensors && i < x->c.ntensors; i++)
-		br_unref(x->tensors[i]);
+		clv_tensor_free(x->tensors[i]);
 	for (uint32_t i = 0; x->results && i < x->nresults; i++)
-		br_unref(x->results[i]);
+		clv_tensor_free(x->results[i]);
 	mem_free(x->tensors);
 	mem_free(x->results);
 	mem_free(x->numbers);
@@ -201,20 +202,23 @@ static clv_status take_call(server *s, call *x)
 static clv_status run_plan(server *s, call *x)
 {
 	const runtime_plan *e = &s->r->plans.at[x->c.plan];
-	run_spec spec = {.inputs = x->tensors,
-	                 .symbols = x->c.has_symbols ? x->symbols : NULL,
-	                 .numbers = x->numbers,
-	                 .place = s->place};
+	run_call how = {.inputs = x->tensors,
+	                .symbols = x->c.has_symbols ? x->symbols : NULL,
+	                .numbers = x->numbers,
+	                .place = s->place};
 	br_team had;
+	br_tensor *state;
 	bool other = !s->order.threads && x->c.threads != br_threads();
 	br_modes_set(&x->c.modes, UINT32_MAX >> (32 - CTX_FLAG_COUNT));
 	fesetenv(&x->c.arithmetic);
 	TRY(br_settings_set(&x->c.settings));
-	if (x->c.draws)
-		TRY(br_random_set("cpu", x->tensors[x->c.ntensors - 1]));
+	if (x->c.draws) {
+		TRY(br_of(x->tensors[x->c.ntensors - 1], &state));
+		TRY(br_random_set("cpu", state));
+	}
 	if (other)
 		br_team_enter(x->c.threads, &had);
-	clv_status st = runtime_run_plan(s->r, x->c.plan, &spec, x->results);
+	clv_status st = runtime_run_plan(s->r, x->c.plan, &how, x->results);
 	if (other)
 		br_team_leave(&had);
 	x->nresults = st == CLV_OK ? e->noutputs : 0;
@@ -226,18 +230,22 @@ static clv_status run(server *s, call *x)
 	if (x->c.plan >= s->r->plans.n)
 		return fail(CLV_E_INVALID, "there is no plan %u", x->c.plan);
 	const runtime_plan *e = &s->r->plans.at[x->c.plan];
-	if (x->c.ntensors != e->g->v.inputs.n + x->c.draws)
-		return fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %u", e->g->v.inputs.n, x->c.ntensors);
-	x->results = mem_alloc((e->g->outputs.n + x->c.ntensors + 1) * sizeof *x->results);
-	x->numbers = mem_alloc((e->g->out_numbers.n + 1) * sizeof *x->numbers);
+	if (x->c.ntensors != e->of.v.inputs.n + x->c.draws)
+		return fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %u", e->of.v.inputs.n, x->c.ntensors);
+	x->results = mem_alloc((e->of.outputs.n + x->c.ntensors + 1) * sizeof *x->results);
+	x->numbers = mem_alloc((e->of.numbers.n + 1) * sizeof *x->numbers);
 	if (!x->results || !x->numbers)
 		return fail_nomem();
 	TRY(run_plan(s, x));
-	x->nnumbers = e->g->out_numbers.n;
-	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
+	x->nnumbers = e->of.numbers.n;
+	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
 		if (sandbox_writes(e, i))
-			x->results[x->nresults++] = br_ref(x->tensors[i]);
-	return x->c.draws ? br_random_get("cpu", &x->results[x->nresults++]) : CLV_OK;
+			x->results[x->nresults++] = tensor_ref(x->tensors[i]);
+	if (!x->c.draws)
+		return CLV_OK;
+	br_tensor *state;
+	TRY(br_random_get("cpu", &state));
+	return br_give(state, &x->results[x->nresults++]);
 }
 
 static clv_status assign(server *s, const call *x)
@@ -248,27 +256,14 @@ static clv_status assign(server *s, const call *x)
 	return runtime_assign(s->r, &one, 1);
 }
 
-static sandbox_number number_of(const br_arg *from)
-{
-	switch (from->kind) {
-	case BR_COMPLEX: return (sandbox_number){.kind = from->kind, .re = from->u.c.re, .im = from->u.c.im};
-	case BR_FLOAT: return (sandbox_number){.kind = from->kind, .re = from->u.f};
-	case BR_BOOL: return (sandbox_number){.kind = from->kind, .i = from->u.b};
-	default: return (sandbox_number){.kind = from->kind, .i = from->u.i};
-	}
-}
-
 static clv_status put_results(server *s, const call *x, const parcel *tensors, sandbox_answer *a)
 {
-	size_t numbers = x->nnumbers * sizeof(sandbox_number);
+	size_t numbers = x->nnumbers * sizeof(run_number);
 	if (tensors->image.total > s->order.answer - numbers)
 		return fail(CLV_E_LIMIT, "the outputs are %zu bytes, more than the %llu that a sandbox may give",
 		            tensors->image.total, (unsigned long long)s->order.answer);
 	TRY(area_map(&s->answers, numbers + tensors->image.total));
-	for (uint32_t i = 0; i < x->nnumbers; i++) {
-		sandbox_number n = number_of(&x->numbers[i]);
-		memcpy(s->answers.at + i * sizeof n, &n, sizeof n);
-	}
+	memcpy(s->answers.at, x->numbers, numbers);
 	st_copy(&tensors->image, s->answers.at + numbers);
 	*a = (sandbox_answer){.nnumbers = x->nnumbers, .ntensors = x->nresults, .tensors = tensors->image.total};
 	return CLV_OK;

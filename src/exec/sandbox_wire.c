@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "exec/sandbox.h"
-#include "exec/tensors.h"
+#include "file/tensors.h"
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------------ */
 
@@ -85,7 +85,7 @@ clv_status memory_read(int file, uint64_t at, void *to, size_t n)
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------------- */
 
-static clv_status add_tensor(payload *p, br_tensor *t, uint32_t i)
+static clv_status add_tensor(payload *p, clv_tensor *t, uint32_t i)
 {
 	char label[16];
 	uint32_t number;
@@ -95,7 +95,7 @@ static clv_status add_tensor(payload *p, br_tensor *t, uint32_t i)
 	return payload_add_tensor(p, &x, &number);
 }
 
-clv_status parcel_make(br_tensor *const *tensors, uint32_t n, parcel *out)
+clv_status parcel_make(clv_tensor *const *tensors, uint32_t n, parcel *out)
 {
 	*out = (parcel){0};
 	TRY(payload_new(PAYLOAD_VALUES, &out->p));
@@ -135,15 +135,15 @@ void parcel_free(parcel *x)
 	st_image_free(&x->image);
 	if (x->p)
 		payload_free(x->p);
-	br_unref(x->keep);
+	clv_tensor_free(x->keep);
 	*x = (parcel){0};
 }
 
 /* Tensors on one memory are on one memory again. */
-static clv_status make_tensors(const payload *p, br_tensor **memories, br_tensor **out, uint32_t n)
+static clv_status make_tensors(const payload *p, tensor_memory **memories, clv_tensor **out, uint32_t n)
 {
 	for (uint32_t i = 0; i < p->memories.n; i++)
-		TRY(memory_tensor(p, i, &memories[i]));
+		TRY(memory_load(p, i, &memories[i]));
 	for (uint32_t i = 0; i < n; i++) {
 		char label[16];
 		snprintf(label, sizeof label, "%u", i);
@@ -153,29 +153,29 @@ static clv_status make_tensors(const payload *p, br_tensor **memories, br_tensor
 		uint32_t m = p->tensors.at[at].memory;
 		if (m >= p->memories.n)
 			return fail(CLV_E_PARSE, "tensor %u is on no memory", i);
-		TRY(memory_view(p, at, memories[m], p->memories.at[m].lead, p->tensors.at[at].requires_grad, &out[i]));
+		TRY(memory_tensor(p, at, memories[m], p->tensors.at[at].requires_grad, &out[i]));
 	}
 	return CLV_OK;
 }
 
-static clv_status open_payload(const payload *p, br_tensor **out, uint32_t n)
+static clv_status open_payload(const payload *p, clv_tensor **out, uint32_t n)
 {
 	if (p->tensors.n != n)
 		return fail(CLV_E_PARSE, "there are %u tensors, and %u are needed", p->tensors.n, n);
-	br_tensor **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
+	tensor_memory **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
 	memset(out, 0, n * sizeof *out);
 	clv_status st = memories ? make_tensors(p, memories, out, n) : fail_nomem();
 	for (uint32_t i = 0; memories && i < p->memories.n; i++)
-		br_unref(memories[i]);
+		tensor_memory_unref(memories[i]);
 	mem_free(memories);
 	for (uint32_t i = 0; i < n && st != CLV_OK; i++) {
-		br_unref(out[i]);
+		clv_tensor_free(out[i]);
 		out[i] = NULL;
 	}
 	return st;
 }
 
-clv_status parcel_open(const void *bytes, size_t size, br_tensor **out, uint32_t n)
+clv_status parcel_open(const void *bytes, size_t size, clv_tensor **out, uint32_t n)
 {
 	payload *p;
 	TRY(payload_read(bytes, size, PAYLOAD_VALUES, &p));
@@ -204,24 +204,9 @@ void sandbox_clean(char *to, const char *from, size_t n)
 void reply_free(reply *x)
 {
 	for (uint32_t i = 0; i < x->ntensors; i++)
-		br_unref(x->tensors[i]);
+		clv_tensor_free(x->tensors[i]);
 	mem_free(x->tensors);
 	mem_free(x->numbers);
-}
-
-static clv_status read_number(const sandbox_number *from, br_arg *to)
-{
-	to->kind = (uint8_t)from->kind;
-	switch (from->kind) {
-	case BR_INT: to->u.i = from->i; return CLV_OK;
-	case BR_BOOL: to->u.b = from->i != 0; return CLV_OK;
-	case BR_FLOAT: to->u.f = from->re; return CLV_OK;
-	case BR_COMPLEX:
-		to->u.c.re = from->re;
-		to->u.c.im = from->im;
-		return CLV_OK;
-	default: return fail(CLV_E_PARSE, "a number is of kind %u", from->kind);
-	}
 }
 
 static clv_status read_numbers(int file, uint64_t *at, reply *x, uint32_t n)
@@ -229,10 +214,12 @@ static clv_status read_numbers(int file, uint64_t *at, reply *x, uint32_t n)
 	x->numbers = mem_alloc((n + 1) * sizeof *x->numbers);
 	if (!x->numbers)
 		return fail_nomem();
-	for (uint32_t i = 0; i < n; i++, *at += sizeof(sandbox_number)) {
-		sandbox_number number;
-		TRY(memory_read(file, *at, &number, sizeof number));
-		TRY(read_number(&number, &x->numbers[i]));
+	for (uint32_t i = 0; i < n; i++, *at += sizeof(run_number)) {
+		unsigned char raw[sizeof(run_number)];
+		TRY(memory_read(file, *at, raw, sizeof raw));
+		if (raw[offsetof(run_number, real)] > 1)
+			return fail(CLV_E_PARSE, "a number is of kind %u", raw[offsetof(run_number, real)]);
+		memcpy(&x->numbers[i], raw, sizeof raw);
 	}
 	x->nnumbers = n;
 	return CLV_OK;

@@ -160,7 +160,7 @@ static clv_status find_externals(decision *d)
 			continue;
 		uint32_t there = payload_find(d->t->from->tensors, o->a->tensors->tensors.at[here].label);
 		if (there != NONE)
-			o->externals[v] = d->t->r->state[there];
+			TRY(br_of(d->t->r->state[there], &o->externals[v]));
 	}
 	return CLV_OK;
 }
@@ -515,8 +515,7 @@ static clv_status decide(decision *d)
 	int64_t *sizes = mem_alloc((d->from->symbols.n + 1) * sizeof *sizes);
 	if (!sizes)
 		return fail_nomem();
-	run_spec spec = {.inputs = (br_tensor *const *)d->t->o->calls[d->ordered.calls.at[0]].inputs};
-	clv_status st = program_symbols(d->t->r->plans.at[d->number].g, &spec, sizes);
+	clv_status st = trace_symbols(&d->ordered, sizes);
 	for (uint32_t i = 0; i < d->from->symbols.n; i++)
 		if (sizes[i] < 0)
 			sizes[i] = d->from->symbols.at[i].lo;
@@ -634,11 +633,11 @@ static void forget_notes(artifact *a)
 static clv_status note_example(const tracer *t, artifact *a)
 {
 	uint32_t i;
-	run_spec spec = {.inputs = (br_tensor *const *)t->o->calls[0].inputs};
-	TRY(runtime_pick(t->r, spec.inputs, t->o->calls[0].ninputs, &i));
-	const clv_program *g = t->r->plans.at[i].g;
+	clv_tensor *const *inputs = (clv_tensor *const *)t->o->calls[0].inputs;
+	TRY(runtime_pick(t->r, inputs, t->o->calls[0].ninputs, &i));
+	const plan_part *g = &t->r->plans.at[i].of;
 	int64_t *sizes = mem_alloc((g->p->symbols.n + 1) * sizeof *sizes);
-	clv_status st = sizes ? program_symbols(g, &spec, sizes) : fail_nomem();
+	clv_status st = sizes ? call_symbols(&g->v, inputs, NULL, sizes) : fail_nomem();
 	for (symbol_id s = 0; s < g->p->symbols.n && st == CLV_OK; s++) {
 		char key[128], text[24];
 		snprintf(key, sizeof key, EXAMPLE_SIZE "%.64s", plan_s(g->p, g->p->symbols.at[s].name));
@@ -723,6 +722,7 @@ static clv_status tracer_open(tracer *t)
 	clv_runtime_options ro = CLV_RUNTIME_OPTIONS_INIT;
 	ro.unproven = ro.tape_only = true;
 	ro.optimize = t->o->optimize;
+	ro.engine = engine_tape.name;
 	TRY(backend_find(t->o->backend, &t->b));
 	TRY(t->b->check_args(t->b->ctx, t->o->args, t->o->nargs));
 	TRY(clv_runtime_create(t->from, &ro, &t->r));
@@ -764,7 +764,7 @@ static void tracer_close(tracer *t)
 
 typedef struct call_plan {
 	const runtime *r;
-	br_tensor *const *inputs;
+	clv_tensor *const *inputs;
 	uint32_t plan;
 } call_plan;
 
@@ -775,11 +775,11 @@ static clv_status try_call(void *ctx, uint32_t i)
 	const runtime_plan *e = &c->r->plans.at[i];
 	c->plan = i;
 	if (c->r->plans.n == 1)
-		return program_check_inputs(e->g, c->inputs);
-	br_tensor **outputs = mem_alloc((e->noutputs + 1) * sizeof *outputs);
-	clv_status st = outputs ? runtime_run_plan(c->r, i, &(run_spec){.inputs = c->inputs}, outputs) : fail_nomem();
+		return inputs_check(&e->of.v, c->inputs, NULL);
+	clv_tensor **outputs = mem_alloc((e->noutputs + 1) * sizeof *outputs);
+	clv_status st = outputs ? runtime_run_plan(c->r, i, &(run_call){.inputs = c->inputs}, outputs) : fail_nomem();
 	for (uint32_t k = 0; st == CLV_OK && k < e->noutputs; k++)
-		br_unref(outputs[k]);
+		clv_tensor_free(outputs[k]);
 	mem_free(outputs);
 	return st;
 }
@@ -788,7 +788,7 @@ static clv_status assign_calls(tracer *t, decision *all)
 {
 	for (uint32_t c = 0; c < t->o->ncalls; c++) {
 		const clv_trace_call *call = &t->o->calls[c];
-		call_plan found = {.r = t->r, .inputs = (br_tensor *const *)call->inputs};
+		call_plan found = {.r = t->r, .inputs = (clv_tensor *const *)call->inputs};
 		clv_status st = runtime_serve(t->r, found.inputs, call->ninputs, try_call, &found);
 		if (st != CLV_OK)
 			return fail_more(st, "example %u", c);

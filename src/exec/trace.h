@@ -12,7 +12,7 @@
 #define EXEC_TRACE_H
 
 #include "exec/code.h"
-#include "exec/runtime.h"
+#include "exec/tape.h"
 
 /* What became of one job. */
 typedef struct trace_made {
@@ -74,6 +74,8 @@ clv_status attempts_check(trace_plan *p, attempt *at, uint32_t n); /* those that
 clv_status attempts_time(trace_plan *p, attempt *at, uint32_t n);  /* likewise, all of which agree with it */
 
 /* One run of a program of the plan on call c, without what is before and after it. */
+/* The values of the symbols in the first example of a plan. */
+clv_status trace_symbols(const trace_plan *p, int64_t *out);
 clv_status trace_run(const clv_program *g, br_tensor *const *externals, const clv_trace_call *c, segment_fn seen,
                      void *ctx, double *ms);
 

@@ -58,8 +58,7 @@ static clv_status take_orders(br_tensor *const *tensors, uint32_t n, uint32_t *o
 			return fail(CLV_E_INPUT, "a tensor has other dimensions than the plan says");
 		find_order(&m, orders + at);
 		at += m.ndim;
-		int64_t size = clv_tensor_bytes(tensors[i]);
-		*bytes += size > 0 ? size : 0;
+		*bytes += m.strided ? br_numel(tensors[i]) * br_itemsize(tensors[i]) : 0;
 	}
 	return CLV_OK;
 }
@@ -195,10 +194,12 @@ static clv_status watched_program(watch *w, clv_program **out)
 static clv_status copy_inputs(const clv_program *g, const clv_trace_call *c, br_tensor **inputs)
 {
 	for (uint32_t i = 0; i < c->ninputs; i++) {
+		br_tensor *given;
+		TRY(br_of(c->inputs[i], &given));
 		if (g->writes_inputs)
-			TRY(br_clone(c->inputs[i], false, &inputs[i]));
+			TRY(br_clone(given, false, &inputs[i]));
 		else
-			inputs[i] = br_ref(c->inputs[i]);
+			inputs[i] = br_ref(given);
 	}
 	return CLV_OK;
 }

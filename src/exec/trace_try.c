@@ -456,12 +456,16 @@ static void keep(const tracer *t, const attempt *a)
 		t->o->log(t->o->ctx, status_message());
 }
 
-static clv_status symbols_of_example(const trace_plan *p, int64_t **out)
+clv_status trace_symbols(const trace_plan *p, int64_t *out)
 {
 	const clv_trace_call *c = &p->t->o->calls[p->calls.at[0]];
-	run_spec spec = {.inputs = (br_tensor *const *)c->inputs};
+	return call_symbols(&p->t->r->plans.at[p->number].of.v, (clv_tensor *const *)c->inputs, NULL, out);
+}
+
+static clv_status symbols_of_example(const trace_plan *p, int64_t **out)
+{
 	*out = mem_alloc((p->p->symbols.n + 1) * sizeof **out);
-	return *out ? program_symbols(p->t->r->plans.at[p->number].g, &spec, *out) : fail_nomem();
+	return *out ? trace_symbols(p, *out) : fail_nomem();
 }
 
 clv_status attempts_run(trace_plan *p, attempt *at, uint32_t n)

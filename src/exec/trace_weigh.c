@@ -19,9 +19,9 @@ typedef struct weighing {
 
 /* ---- the whole ---------------------------------------------------------------------------------------------------- */
 
-static const runtime_plan *tape_of(const trace_plan *p)
+static const taped *tape_of(const trace_plan *p)
 {
-	return &p->t->r->plans.at[p->number];
+	return p->t->r->plans.at[p->number].program;
 }
 
 /* The program as a runtime would make it of the file. */
@@ -61,8 +61,8 @@ static void drop_whole(weighing *w)
 /* Both once, in turn. */
 static clv_status run_both(const weighing *w, const clv_trace_call *c, double *tape, double *traced)
 {
-	const runtime_plan *e = tape_of(w->p);
-	TRY(trace_run(e->g, e->externals, c, NULL, NULL, tape));
+	const taped *t = tape_of(w->p);
+	TRY(trace_run(t->g, t->externals, c, NULL, NULL, tape));
 	return trace_run(w->whole, w->externals, c, NULL, NULL, traced);
 }
 

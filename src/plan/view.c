@@ -184,6 +184,22 @@ clv_status view_segment(const plan *p, const liveness *l, node_id first, node_id
 	return st;
 }
 
+clv_status view_gives(const view *v, bool whole, value_ids *out)
+{
+	const plan *p = v->p;
+	for (uint32_t i = 0; whole && i < p->out_tree.n; i++)
+		if (p->out_tree.at[i].kind == TREE_VALUE)
+			TRY(vec_push(out, p->out_tree.at[i].u.v));
+	for (uint32_t i = 0; !whole && i < v->outputs.n; i++)
+		TRY(vec_push(out, v->outputs.at[i]));
+	for (uint32_t i = 0; i < v->rebinds.n; i++)
+		TRY(vec_push(out, p->rebinds.at[v->rebinds.at[i]].value));
+	for (uint32_t i = 0; i < out->n; i++)
+		if (p->values.at[out->at[i]].type != TYPE_TENSOR)
+			return fail(CLV_E_UNSUPPORTED, "output %u of the program is no tensor", i);
+	return CLV_OK;
+}
+
 void view_free(view *v)
 {
 	vec_free(&v->nodes);

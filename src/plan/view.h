@@ -29,6 +29,11 @@ clv_status view_range_like(const plan *p, node_id first, node_id end, const view
 clv_status view_segment(const plan *p, const liveness *l, node_id first, node_id end, view *out);
 void view_free(view *v);
 
+typedef VEC(value_id) value_ids;
+/* What a run of it gives: the leaves of the output tree, if that is wanted whole, else its outputs; then values of its
+   rebinds. CLV_E_UNSUPPORTED: one is no tensor. */
+clv_status view_gives(const view *v, bool whole, value_ids *out);
+
 /* Per value of the plan: nodes of the view write its memory in place, and it is the first value there. Caller frees with
    mem_free. */
 clv_status view_written(const view *v, bool **out);

@@ -1,5 +1,5 @@
 /* Programs that run: results, errors, guards, lifetimes, threads and modes, all from plan text and without Python. */
-#include "support.h"
+#include "torch.h"
 
 #include <malloc.h>
 #include <pthread.h>
@@ -225,9 +225,9 @@ static void a_plan_runs(void **state)
 	for (int i = 0; i < 3; i++) {
 		OK(run(&r, INPUTS(x, y), out));
 		branches_hold(out);
-		assert_ptr_equal(out[0], out[2]);
-		assert_ptr_equal(out[1], y);
-		assert_ptr_equal(out[3], w);
+		assert_ptr_equal(torch_of(out[0]), torch_of(out[2]));
+		assert_ptr_equal(torch_of(out[1]), torch_of(y));
+		assert_ptr_equal(torch_of(out[3]), torch_of(w));
 		free_all(out, 5);
 	}
 	free_all((clv_tensor *[]){x, y, w}, 3);
@@ -267,7 +267,7 @@ static void a_range_in_the_middle_runs(void **state)
 	assert_int_equal(clv_program_output_count(r.g), 4);
 	OK(run(&r, INPUTS(x, y, one), out));
 	HOLDS(out[3], 3, 4, 6);
-	assert_ptr_equal(out[0], x);
+	assert_ptr_equal(torch_of(out[0]), torch_of(x));
 	free_all(out, 4);
 	free_all((clv_tensor *[]){x, y, one, w}, 4);
 	rig_free(&r);
@@ -479,11 +479,11 @@ static void floats_follow_the_symbols(void **state)
 	                               "%1 = aten::mul.Tensor(%0, num(float(1.0/int(B)))) -> f32[B]\noutput %1\n",
 	                          &x, 1);
 	holds(y, "f32", thirds, sizeof thirds);
-	br_unref(y);
+	clv_tensor_free(y);
 	run_fails(HEAD "symbol B 1..9\ninput %0 f32[B]\n"
 	               "%1 = aten::mul.Tensor(%0, num(float(1.0/int(B-3)))) -> f32[B]\noutput %1\n",
 	          &x, 1, CLV_E_OVERFLOW, "not defined for these sizes");
-	br_unref(x);
+	clv_tensor_free(x);
 }
 
 #define COUNTED                                                                                                        \
@@ -499,10 +499,10 @@ static void numbers_read_from_data_are_taken_by_later_calls(void **state)
 	clv_tensor *x = tensor("i64", two, 1, (int64_t[]){3}), *z = tensor("i64", none, 1, (int64_t[]){3});
 	clv_tensor *y = result_of(COUNTED, &x, 1);
 	holds(y, "i64", want, sizeof want);
-	br_unref(y);
+	clv_tensor_free(y);
 	run_fails(COUNTED, &z, 1, CLV_E_GUARD, "proven for 1 to 2");
-	br_unref(x);
-	br_unref(z);
+	clv_tensor_free(x);
+	clv_tensor_free(z);
 }
 
 static void sizes_read_from_data_are_taken_by_later_calls(void **state)
@@ -515,8 +515,8 @@ static void sizes_read_from_data_are_taken_by_later_calls(void **state)
 	                               "%3 = aten::mul.Tensor(%2, num(n)) -> i64[n]\noutput %3\n",
 	                          &x, 1);
 	holds(y, "i64", want, sizeof want);
-	br_unref(y);
-	br_unref(x);
+	clv_tensor_free(y);
+	clv_tensor_free(x);
 }
 
 #define SCALED                                                                                                         \
@@ -530,13 +530,13 @@ static void a_float_read_from_data_is_taken_within_its_range(void **state)
 	clv_tensor *x = tensor("f32", in, 1, (int64_t[]){2}), *z = tensor("f32", large, 1, (int64_t[]){2});
 	clv_tensor *y = result_of(SCALED, &x, 1);
 	holds(y, "f32", out, sizeof out);
-	br_unref(y);
+	clv_tensor_free(y);
 	run_fails(SCALED, &z, 1, CLV_E_GUARD, "reads 8 from the data");
 	run_fails(HEAD "input %0 f32[2]\n%1 = aten::max(%0) -> f32[]\n%2 = aten::item(%1) -> int {host}\n"
 	               "%3 = aten::mul.Tensor(%0, num(%2)) -> f32[2]\noutput %3\n",
 	          &x, 1, CLV_E_GUARD, "another type");
-	br_unref(x);
-	br_unref(z);
+	clv_tensor_free(x);
+	clv_tensor_free(z);
 }
 
 static void a_number_that_differs_stops_the_run(void **state)
@@ -1053,8 +1053,8 @@ static void grad_is_on_where_plan_caller_and_options_let_it(void **state)
 			br_meta two, three;
 			OK(run(&r, INPUTS(x), out));
 			check_modes(&caller);
-			OK(br_meta_get(out[0], &two));
-			OK(br_meta_get(out[1], &three));
+			OK(br_meta_get(torch_of(out[0]), &two));
+			OK(br_meta_get(torch_of(out[1]), &three));
 			assert_int_equal(two.requires_grad, grad && !inference);
 			assert_false(three.requires_grad);
 			free_all(out, 2);

@@ -1,7 +1,8 @@
 /* Artifacts that were made and never written run like those from a file: reordered, and as nodes of their own. */
 #include "artifacts.h"
+#include "torch.h"
 
-#include "exec/runtime.h"
+#include "exec/tape.h"
 
 static clv_tensor *input(void)
 {

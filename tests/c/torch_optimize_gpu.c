@@ -1,5 +1,5 @@
 /* What passes for GPUs make computes the same: they take the CPU for one, and both plans run there. */
-#include "support.h"
+#include "torch.h"
 
 #include <math.h>
 
@@ -75,7 +75,7 @@ static bool same_results(const plan *before, const plan *after, int64_t b)
 	bool same = run_plan(after, b, got) == n;
 	for (uint32_t i = 0; i < n; i++) {
 		double error, scale;
-		OK(br_difference(got[i], want[i], &error, &scale));
+		OK(br_difference(torch_of(got[i]), torch_of(want[i]), &error, &scale));
 		same &= error <= 1e-4 * scale;
 		clv_tensor_free(want[i]);
 		clv_tensor_free(got[i]);

@@ -1,5 +1,5 @@
 /* Blocks that are measured without Python: what comes out, what is left as it was, and every allocation that may fail. */
-#include "support.h"
+#include "torch.h"
 
 #include "exec/profile_blocks.h"
 
@@ -21,20 +21,21 @@ static const char *const net =
 
 typedef struct rig {
 	plan *p;
-	clv_tensor *input;
-	clv_tensor **externals;
+	br_tensor *input;
+	br_tensor **externals;
 	uint32_t ticks, stop_at;
 } rig;
 
-static clv_tensor *filled(uint32_t ndim, const int64_t *shape, bool grad)
+static br_tensor *filled(uint32_t ndim, const int64_t *shape, bool grad)
 {
 	float data[16];
-	clv_tensor *t = NULL, *leaf = NULL;
+	clv_tensor *t = NULL;
+	br_tensor *leaf = NULL;
 	for (int i = 0; i < 16; i++)
 		data[i] = (float)i - 4;
 	OK(clv_tensor_from_data(data, "f32", ndim, shape, &t));
-	OK(br_leaf(t, grad, &leaf));
-	br_unref(t);
+	OK(br_leaf(torch_of(t), grad, &leaf));
+	clv_tensor_free(t);
 	return leaf;
 }
 
@@ -155,7 +156,7 @@ static void what_cannot_be_measured_is_refused(void **state)
 	s.iterations = 0;
 	FAILS(profile_blocks(r.p, &s, b, NULL, &ran), CLV_E_INVALID, "1 to 1000000 measured runs");
 	s.iterations = 1;
-	clv_tensor *wrong = filled(2, (int64_t[]){3, 3}, false);
+	br_tensor *wrong = filled(2, (int64_t[]){3, 3}, false);
 	s.inputs = &wrong;
 	FAILS(profile_blocks(r.p, &s, b, NULL, &ran), CLV_E_INPUT, "block 0, nodes 0 to 0: input x: dimension 0 is 3");
 	br_unref(wrong);

@@ -1,9 +1,10 @@
 /* Runtimes of artifacts, and what goes in and out of them: caller's memory, DLPack, boundaries, devices, state, threads. */
 #include "artifacts.h"
+#include "torch.h"
 
 #include <pthread.h>
 
-#include "exec/runtime.h"
+#include "exec/tape.h"
 
 #define HEAD "cleave-plan 1\nmodel \"Net\"\n"
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -91,7 +92,7 @@ static void holds(const clv_tensor *t, const float *want, size_t n)
 static void same_bits_in(const clv_tensor *a, const clv_tensor *b)
 {
 	bool same = false;
-	OK(br_bits_equal(a, b, &same));
+	OK(br_bits_equal(torch_of(a), torch_of(b), &same));
 	assert_true(same);
 }
 
@@ -296,13 +297,13 @@ static void what_dlpack_cannot_give_stays_the_callers(void **state)
 	clv_tensor *t = NULL;
 	struct DLManagedTensor in = dl_of(data, shape, &deleted);
 	in.t.code = DL_OPAQUE;
-	FAILS(clv_tensor_from_dlpack(&in, &t), CLV_E_TORCH, "");
+	FAILS(clv_tensor_from_dlpack(&in, &t), CLV_E_UNSUPPORTED, "type");
 	in = dl_of(data, shape, &deleted);
 	in.t.bits = 24;
-	FAILS(clv_tensor_from_dlpack(&in, &t), CLV_E_TORCH, "");
+	FAILS(clv_tensor_from_dlpack(&in, &t), CLV_E_UNSUPPORTED, "type");
 	in = dl_of(data, shape, &deleted);
 	in.t.lanes = 4;
-	FAILS(clv_tensor_from_dlpack(&in, &t), CLV_E_TORCH, "");
+	FAILS(clv_tensor_from_dlpack(&in, &t), CLV_E_UNSUPPORTED, "type");
 	in = dl_of(data, huge, &deleted);
 	in.t.ndim = 2;
 	FAILS(clv_tensor_from_dlpack(&in, &t), CLV_E_OVERFLOW, "2^63");
@@ -359,7 +360,7 @@ static const void *weight_of(artifact *a, clv_tensor **keep)
 	clv_tensor_free(x);
 	clv_tensor_free(y[0]);
 	clv_tensor_free(y[1]);
-	*keep = br_ref(r->state[0]);
+	*keep = tensor_ref(r->state[0]);
 	clv_runtime_free(r);
 	return clv_tensor_data(*keep);
 }
@@ -1244,7 +1245,7 @@ static void *work(void *at)
 		clv_tensor *y = NULL, *x = j->want ? rows(j->batch) : VECTOR(1, 2);
 		j->good = run_one(j->r, x, &y) == CLV_OK;
 		if (j->good && j->want)
-			j->good = br_bits_equal(y, j->want, &j->good) == CLV_OK && j->good;
+			j->good = br_bits_equal(torch_of(y), torch_of(j->want), &j->good) == CLV_OK && j->good;
 		clv_tensor_free(y);
 	}
 	return NULL;

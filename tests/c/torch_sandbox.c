@@ -1,6 +1,7 @@
 /* Sandboxes from C: what the filter lets through, answers that are hostile, the runtime of a program in C. */
 #define _GNU_SOURCE /* syscall */
 #include "artifacts.h"
+#include "torch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -296,7 +297,7 @@ static message good_answer(void)
 	parcel x;
 	OK(parcel_make(two, 2, &x));
 	sandbox_answer a = {.nnumbers = 1, .ntensors = 2, .tensors = x.image.total};
-	sandbox_number n = {.kind = BR_INT, .i = 7};
+	run_number n = {.i = 7};
 	put(&m, &a, sizeof a);
 	put(&m, &n, sizeof n);
 	assert_true(m.n + x.image.total <= sizeof m.at);
@@ -332,7 +333,7 @@ static void an_answer_comes_back_as_it_was(void **state)
 	(void)state;
 	OK(read_message(&m, &x));
 	assert_int_equal(x.status, CLV_OK);
-	assert_int_equal(x.numbers[0].u.i, 7);
+	assert_int_equal(x.numbers[0].i, 7);
 	assert_true(((const float *)clv_tensor_data(x.tensors[1]))[0] == 2);
 	reply_free(&x);
 }
@@ -361,9 +362,9 @@ static void answers_that_claim_something_else_are_refused(void **state)
 		{offsetof(sandbox_answer, tensors), UINT64_MAX, 8},
 		{offsetof(sandbox_answer, tensors), 4097, 8},
 		{offsetof(sandbox_answer, tensors), 0, 8},
-		{sizeof(sandbox_answer) + offsetof(sandbox_number, kind), BR_STR, 4}, /* a pointer, if it were taken */
-		{sizeof(sandbox_answer) + offsetof(sandbox_number, kind), BR_LIST, 4},
-		{sizeof(sandbox_answer) + sizeof(sandbox_number), UINT64_MAX, 8}, /* of the header of the tensors */
+		{sizeof(sandbox_answer) + offsetof(run_number, real), 2, 1}, /* no bool */
+		{sizeof(sandbox_answer) + offsetof(run_number, real), 255, 1},
+		{sizeof(sandbox_answer) + sizeof(run_number), UINT64_MAX, 8}, /* of the header of the tensors */
 	};
 	for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
 		message m = good;
@@ -465,17 +466,18 @@ static clv_status check_state(const void *data, const char *dtype, int64_t n)
 {
 	clv_tensor *t = NULL;
 	OK(clv_tensor_from_data(data, dtype, 1, &n, &t));
-	clv_status st = br_random_check(t);
+	clv_status st = br_random_check(torch_of(t));
 	clv_tensor_free(t);
 	return st;
 }
 
 static void a_state_of_the_generator_is_checked(void **state)
 {
-	clv_tensor *own = NULL;
+	br_tensor *now = NULL;
 	(void)state;
-	OK(br_random_get("cpu", &own));
-	int64_t n = br_numel(own);
+	OK(br_random_get("cpu", &now));
+	clv_tensor *own = core_of(now);
+	int64_t n = tensor_numel(own);
 	char *data = malloc((size_t)n);
 	memcpy(data, clv_tensor_data(own), (size_t)n);
 	OK(check_state(data, "u8", n));

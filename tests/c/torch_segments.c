@@ -1,6 +1,6 @@
 /* Programs with compiled segments that passes worked on: variants have the segments of their program, and whatever memory
  * runs out, nothing is lost. The code is not used, so that segments run on their tapes. */
-#include "support.h"
+#include "torch.h"
 
 #include "exec/code.h"
 #include "exec/optimized.h"
@@ -43,7 +43,7 @@ static clv_status make(const bench *b, uint8_t level, clv_program **out)
 	return program_new(b->p, &spec, out);
 }
 
-static clv_status run_once(const bench *b, uint8_t level, clv_tensor **out)
+static clv_status run_once(const bench *b, uint8_t level, br_tensor **out)
 {
 	static const int64_t four[] = {4};
 	static const float data[] = {1, 2, 3, 4};
@@ -53,7 +53,7 @@ static clv_status run_once(const bench *b, uint8_t level, clv_tensor **out)
 	if (st == CLV_OK)
 		st = clv_tensor_from_data(data, "f32", 1, four, &x);
 	if (st == CLV_OK)
-		st = program_run(g, &(run_spec){.inputs = &x, .outputs = out});
+		st = program_run(g, &(run_spec){.inputs = (br_tensor *[]){torch_of(x)}, .outputs = out});
 	clv_tensor_free(x);
 	program_free(g);
 	return st;
@@ -63,15 +63,15 @@ static void what_runs_around_a_segment_does_the_same(void **state)
 {
 	(void)state;
 	bench b = begin();
-	clv_tensor *want, *got;
+	br_tensor *want, *got;
 	bool same;
 	OK(run_once(&b, OPTIMIZE_NONE, &want));
 	OK(run_once(&b, OPTIMIZE_SAFE, &got));
 	OK(br_bits_equal(got, want, &same));
 	assert_true(same);
 	assert_int_equal(b.c->tape_runs, 2);
-	clv_tensor_free(want);
-	clv_tensor_free(got);
+	br_unref(want);
+	br_unref(got);
 	end(&b);
 }
 
@@ -91,10 +91,10 @@ static void passes_work_around_it(void **state)
 
 static clv_status live_and_die(const void *ctx)
 {
-	clv_tensor *out = NULL;
+	br_tensor *out = NULL;
 	clv_status st = run_once(ctx, OPTIMIZE_SAFE, &out);
 	if (st == CLV_OK)
-		clv_tensor_free(out);
+		br_unref(out);
 	return st;
 }
 

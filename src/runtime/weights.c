@@ -2,7 +2,7 @@
  * part reads. A boundary says which weights made it, and a suffix that has others refuses it. */
 #include <string.h>
 
-#include "exec/runtime.h"
+#include "runtime/runtime.h"
 
 typedef struct wanted {
 	const runtime *r;

@@ -2,11 +2,16 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "exec/sandbox.h"
+#include "runtime/runtime.h"
 
-clv_status profile_begin(runtime_plan *e, int64_t **times)
+static uint32_t steps_of(const runtime *r, const runtime_plan *e)
 {
-	uint32_t n = e->g->steps.n;
+	return r->engine->steps ? r->engine->steps(e->program) : 0;
+}
+
+clv_status profile_begin(const runtime *r, runtime_plan *e, int64_t **times)
+{
+	uint32_t n = steps_of(r, e);
 	TRY(vec_reserve(&e->times, n));
 	*times = vec_from(&e->times, e->times.n);
 	for (uint32_t i = 0; i < n; i++)
@@ -14,33 +19,37 @@ clv_status profile_begin(runtime_plan *e, int64_t **times)
 	return CLV_OK;
 }
 
-void profile_drop(runtime_plan *e)
+void profile_drop(const runtime *r, runtime_plan *e)
 {
-	e->times.n -= e->g->steps.n;
+	e->times.n -= steps_of(r, e);
 }
 
 clv_status clv_runtime_profile(clv_runtime *r, bool on)
 {
 	if (!r)
 		return fail(CLV_E_INVALID, "clv_runtime_profile needs a runtime");
-	TRY(sandbox_refuses(r, "profile"));
-	for (uint32_t i = 0; on && i < r->plans.n; i++)
-		r->plans.at[i].times.n = 0;
+	TRY(runtime_needs_here(r, "profile"));
+	for (uint32_t i = 0; on && i < r->plans.n; i++) {
+		runtime_plan *e = &r->plans.at[i];
+		e->times.n = 0;
+		if (!e->names)
+			TRY(node_names_new(e->of.p, &e->names));
+	}
 	r->profiling = on;
 	return CLV_OK;
 }
 
 /* Nodes of plans that no timed run used are not listed. */
-static uint32_t listed(const runtime_plan *e)
+static uint32_t listed(const runtime *r, const runtime_plan *e)
 {
-	return e->times.n ? e->g->steps.n : 0;
+	return e->times.n ? steps_of(r, e) : 0;
 }
 
 uint32_t clv_runtime_profile_count(const clv_runtime *r)
 {
 	uint32_t n = 0;
 	for (uint32_t i = 0; r && i < r->plans.n; i++)
-		n += listed(&r->plans.at[i]);
+		n += listed(r, &r->plans.at[i]);
 	return n;
 }
 
@@ -50,9 +59,9 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static clv_status add_times(const runtime_plan *e, uint32_t s, clv_profile_node *out)
+static clv_status add_times(const runtime_plan *e, uint32_t steps, uint32_t s, clv_profile_node *out)
 {
-	uint32_t steps = e->g->steps.n, runs = e->times.n / steps;
+	uint32_t runs = e->times.n / steps;
 	int64_t *sorted = mem_realloc(NULL, runs, sizeof *sorted);
 	if (!sorted)
 		return fail_nomem();
@@ -68,18 +77,19 @@ static clv_status add_times(const runtime_plan *e, uint32_t s, clv_profile_node 
 	return CLV_OK;
 }
 
-static clv_status describe(const runtime_plan *e, uint32_t plan_number, uint32_t s, clv_profile_node *out)
+static clv_status describe(const runtime *r, uint32_t plan_number, uint32_t s, clv_profile_node *out)
 {
-	const plan *p = e->g->p;
-	node_id id = e->g->steps.at[s].node;
+	runtime_plan *e = &((runtime *)r)->plans.at[plan_number];
+	const plan *p = e->of.p;
+	node_id id = r->engine->step(e->program, s);
 	const node *n = &p->nodes.at[id];
 	out->plan = plan_number;
 	out->node = id;
-	out->name = node_name(e->g->names, id);
+	out->name = node_name(e->names, id);
 	out->op = plan_s(p, n->op);
 	out->module = n->scope != NONE ? plan_s(p, p->scopes.at[n->scope].path) : "";
 	out->at = n->at != NONE ? plan_s(p, n->at) : "";
-	return add_times(e, s, out);
+	return add_times(e, steps_of(r, e), s, out);
 }
 
 clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out)
@@ -88,8 +98,8 @@ clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile
 	if (!r || !out || i >= clv_runtime_profile_count(r))
 		return fail(CLV_E_INVALID, "clv_runtime_profile_get: there is no node %u, or no place for it", i);
 	uint32_t k = 0;
-	for (; i >= listed(&r->plans.at[k]); k++)
-		i -= listed(&r->plans.at[k]);
-	TRY(describe(&r->plans.at[k], k, i, &x));
+	for (; i >= listed(r, &r->plans.at[k]); k++)
+		i -= listed(r, &r->plans.at[k]);
+	TRY(describe(r, k, i, &x));
 	return options_write(out, &x, sizeof x, "clv_profile_node");
 }

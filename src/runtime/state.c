@@ -2,27 +2,25 @@
  * otherwise in the file, it is aligned otherwise than it was, or it goes to another device. */
 #include <string.h>
 
-#include "exec/runtime.h"
-#include "exec/tensors.h"
+#include "file/tensors.h"
+#include "runtime/runtime.h"
 
 static void drop_user(void *a)
 {
 	artifact_free(a);
 }
 
-static clv_status wrap_mapped(const runtime *r, const payload_memory *m, clv_tensor **out)
+static clv_status wrap_mapped(const runtime *r, const payload_memory *m, tensor_memory **out)
 {
-	int64_t size = (int64_t)m->nbytes;
-	br_blob bytes = {.dtype = DT_U8, .ndim = 1, .sizes = &size, .fixed = true};
 	artifact *user = artifact_ref(r->a);
-	clv_status st = br_wrap((void *)m->data, &bytes, drop_user, user, out);
+	clv_status st = tensor_memory_wrap((void *)m->data, m->nbytes, true, drop_user, user, out);
 	if (st != CLV_OK)
 		artifact_free(user);
 	return st;
 }
 
-/* A memory as a tensor of bytes; *lead: where in it the memory starts. */
-static clv_status load_memory(const runtime *r, uint32_t memory, bool own, clv_tensor **out, size_t *lead)
+/* A memory where the plans have it; *lead: where in it the bytes of the file start. */
+static clv_status load_memory(const runtime *r, uint32_t memory, bool own, tensor_memory **out, size_t *lead)
 {
 	const payload *p = r->a->tensors;
 	const payload_memory *m = &p->memories.at[memory];
@@ -31,16 +29,18 @@ static clv_status load_memory(const runtime *r, uint32_t memory, bool own, clv_t
 	if (!own && m->nbytes && payload_as_is(p, memory) && (uintptr_t)m->data % MEMORY_ALIGN == m->lead)
 		return wrap_mapped(r, m, out);
 	*lead = m->lead;
-	return memory_tensor(p, memory, out);
+	return memory_load(p, memory, out);
 }
 
-static clv_status place(const char *device, clv_tensor **bytes)
+/* All its bytes as a tensor, on the device. */
+static clv_status place(tensor_memory *m, const char *device, clv_tensor **out)
 {
-	clv_tensor *moved;
-	TRY(br_to_device(*bytes, device, &moved));
-	br_unref(*bytes);
-	*bytes = moved;
-	return CLV_OK;
+	int64_t size = (int64_t)m->bytes;
+	clv_tensor *bytes;
+	TRY(tensor_over(m, m->base, &(tensor_form){.dtype = DT_U8, .ndim = 1, .sizes = &size}, &bytes));
+	clv_status st = clv_tensor_to_device(bytes, device, out);
+	clv_tensor_free(bytes);
+	return st;
 }
 
 typedef struct loader {
@@ -58,16 +58,21 @@ static clv_status load_tensor(loader *l, uint32_t i)
 	const payload_tensor *t = &p->tensors.at[i];
 	uint32_t m = t->memory;
 	if (!l->bytes[m]) {
-		TRY(load_memory(l->r, m, l->written[m], &l->bytes[m], &l->lead[m]));
-		TRY(place(l->device[m], &l->bytes[m]));
+		tensor_memory *memory;
+		TRY(load_memory(l->r, m, l->written[m], &memory, &l->lead[m]));
+		clv_status st = place(memory, l->device[m], &l->bytes[m]);
+		tensor_memory_unref(memory);
+		TRY(st);
 	}
 	/* Some operators take another way for what requires grad, whether gradients are wanted or not. */
-	return memory_view(p, i, l->bytes[m], l->lead[m], t->requires_grad, &l->r->state[i]);
+	tensor_form form = stored_form(t, t->requires_grad);
+	form.device = l->bytes[m]->device;
+	return tensor_view(l->bytes[m], l->lead[m] + t->offset, &form, &l->r->state[i]);
 }
 
 static clv_status mark_written(loader *l, uint32_t number)
 {
-	const view *part = &l->r->plans.at[number].g->v;
+	const view *part = &l->r->plans.at[number].of.v;
 	bool *written;
 	TRY(view_written(part, &written));
 	for (value_id v = 0; v < part->p->values.n; v++) {
@@ -82,7 +87,7 @@ static clv_status mark_written(loader *l, uint32_t number)
 /* The place of a value in the state: its tensor in the file, or its name among those that are not there. */
 static uint32_t find_slot(const runtime *r, uint32_t number, value_id v)
 {
-	const plan *p = r->plans.at[number].g->p;
+	const plan *p = r->plans.at[number].of.p;
 	uint32_t t = artifact_tensor_of(r->a, number, v);
 	if (t != NONE || p->values.at[v].name == NONE)
 		return t;
@@ -108,14 +113,14 @@ static clv_status find_tensors(loader *l, uint32_t number)
 {
 	runtime *r = l->r;
 	runtime_plan *e = &r->plans.at[number];
-	const plan *p = e->g->p;
-	uint32_t n = e->g->v.externals.n;
+	const plan *p = e->of.p;
+	uint32_t n = e->of.v.externals.n;
 	e->slot = mem_ids(n + 1);
 	e->externals = mem_alloc((n + 1) * sizeof *e->externals);
 	if (!e->slot || !e->externals)
 		return fail_nomem();
 	for (uint32_t k = 0; k < n; k++) {
-		value_id v = e->g->v.externals.at[k];
+		value_id v = e->of.v.externals.at[k];
 		if (p->values.at[v].kind == VALUE_OBJECT)
 			continue;
 		if (find_slot(r, number, v) == NONE)
@@ -131,10 +136,10 @@ static clv_status find_tensors(loader *l, uint32_t number)
 static clv_status find_rebinds(runtime *r, uint32_t number)
 {
 	runtime_plan *e = &r->plans.at[number];
-	const plan *p = e->g->p;
-	for (uint32_t k = 0; k < e->g->v.rebinds.n; k++) {
-		value_id target = p->rebinds.at[e->g->v.rebinds.at[k]].target;
-		runtime_rebind b = {find_slot(r, number, target), program_given(e->g) + k};
+	const plan *p = e->of.p;
+	for (uint32_t k = 0; k < e->of.v.rebinds.n; k++) {
+		value_id target = p->rebinds.at[e->of.v.rebinds.at[k]].target;
+		runtime_rebind b = {find_slot(r, number, target), e->of.outputs.n - e->of.v.rebinds.n + k};
 		if (b.slot != NONE)
 			TRY(vec_push(&e->rebinds, b));
 	}
@@ -157,10 +162,10 @@ static void stop_stale_codes(runtime *r)
 {
 	for (uint32_t i = 0; i < r->plans.n; i++) {
 		const runtime_plan *e = &r->plans.at[i];
-		for (uint32_t k = 0; k < e->g->v.externals.n; k++)
+		for (uint32_t k = 0; k < e->of.v.externals.n; k++)
 			if (e->slot[k] != NONE && r->changes[e->slot[k]])
-				runtime_stop_codes(r, i, e->g->v.externals.at[k],
-				                   "another plan of the file changes a tensor that it was compiled with");
+				runtime_changed(r, i, e->of.v.externals.at[k],
+				                "another plan of the file changes a tensor that it was compiled with");
 	}
 }
 
@@ -185,8 +190,7 @@ static clv_status load(loader *l)
 			if (st != CLV_OK)
 				return fail_more(st, "tensor \"%.64s\"", r->a->tensors->tensors.at[i].label);
 		}
-	runtime_refresh(r);
-	return CLV_OK;
+	return runtime_refresh(r);
 }
 
 clv_status runtime_load_state(runtime *r)
@@ -200,7 +204,7 @@ clv_status runtime_load_state(runtime *r)
 	            .lead = mem_alloc((memories + 1) * sizeof(size_t))};
 	clv_status st = l.used && l.written && l.device && l.bytes && l.lead ? load(&l) : fail_nomem();
 	for (uint32_t i = 0; l.bytes && i < memories; i++)
-		br_unref(l.bytes[i]);
+		clv_tensor_free(l.bytes[i]);
 	mem_free(l.used);
 	mem_free(l.written);
 	mem_free(l.device);
@@ -209,15 +213,15 @@ clv_status runtime_load_state(runtime *r)
 	return st;
 }
 
-static clv_status own_tensor(runtime *r, uint32_t i, clv_tensor **bytes)
+static clv_status own_tensor(runtime *r, uint32_t i, tensor_memory **memories)
 {
 	const payload *p = r->a->tensors;
 	const payload_tensor *t = &p->tensors.at[i];
 	clv_tensor *own;
-	if (!bytes[t->memory])
-		TRY(memory_tensor(p, t->memory, &bytes[t->memory]));
-	TRY(memory_view(p, i, bytes[t->memory], p->memories.at[t->memory].lead, t->requires_grad, &own));
-	br_unref(r->state[i]);
+	if (!memories[t->memory])
+		TRY(memory_load(p, t->memory, &memories[t->memory]));
+	TRY(memory_tensor(p, i, memories[t->memory], t->requires_grad, &own));
+	clv_tensor_free(r->state[i]);
 	r->state[i] = own;
 	return CLV_OK;
 }
@@ -225,31 +229,33 @@ static clv_status own_tensor(runtime *r, uint32_t i, clv_tensor **bytes)
 clv_status runtime_own_state(runtime *r)
 {
 	const payload *p = r->a->tensors;
-	clv_tensor **bytes = mem_alloc((p->memories.n + 1) * sizeof *bytes);
-	clv_status st = bytes ? CLV_OK : fail_nomem();
+	tensor_memory **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
+	clv_status st = memories ? CLV_OK : fail_nomem();
 	for (uint32_t i = 0; i < p->tensors.n && st == CLV_OK; i++)
-		if (r->state[i] && br_is_fixed(r->state[i]))
-			st = own_tensor(r, i, bytes);
-	for (uint32_t i = 0; bytes && i < p->memories.n; i++)
-		br_unref(bytes[i]);
-	mem_free(bytes);
-	runtime_refresh(r);
-	return st;
+		if (r->state[i] && tensor_is_fixed(r->state[i]))
+			st = own_tensor(r, i, memories);
+	for (uint32_t i = 0; memories && i < p->memories.n; i++)
+		tensor_memory_unref(memories[i]);
+	mem_free(memories);
+	clv_status bound = runtime_refresh(r);
+	return st == CLV_OK ? bound : st;
 }
 
 void runtime_free_state(runtime *r)
 {
 	for (uint32_t i = 0; i < r->nstate; i++)
-		br_unref(r->state[i]);
+		clv_tensor_free(r->state[i]);
 	mem_free(r->state);
 	mem_free(r->changes);
 }
 
-void runtime_refresh(runtime *r)
+clv_status runtime_refresh(runtime *r)
 {
 	for (uint32_t i = 0; i < r->plans.n; i++) {
 		runtime_plan *e = &r->plans.at[i];
-		for (uint32_t k = 0; k < e->g->v.externals.n; k++)
+		for (uint32_t k = 0; k < e->of.v.externals.n; k++)
 			e->externals[k] = e->slot[k] == NONE ? NULL : r->state[e->slot[k]];
+		TRY(r->engine->bind(e->program, e->externals));
 	}
+	return CLV_OK;
 }

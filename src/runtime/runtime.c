@@ -1,6 +1,5 @@
 /* Runtimes: made from an artifact, run, released. */
-#include "exec/optimized.h"
-#include "exec/sandbox.h"
+#include "runtime/runtime.h"
 
 #include <string.h>
 
@@ -36,77 +35,58 @@ static clv_status choose_part(const artifact *a, const char *wanted, runtime_par
 	return whole && *out != PART_ALL ? check_cuts(a, part) : CLV_OK;
 }
 
-static program_spec range_of(const runtime *r, const artifact_plan *e)
+static void range_of(const runtime *r, const artifact_plan *e, node_id *first, node_id *end)
 {
-	program_spec spec = {.first = e->first, .end = e->end, .inference = true, .untrusted = r->a->file};
-	if (r->part == PART_PREFIX)
-		spec.end = e->cut;
-	if (r->part == PART_SUFFIX)
-		spec.first = e->cut;
-	return spec;
+	*first = r->part == PART_SUFFIX ? e->cut : e->first;
+	*end = r->part == PART_PREFIX ? e->cut : e->end;
 }
 
+/* Inputs of a part that are no inputs of the plan belong to whoever made them: a run works on copies of those that it
+   writes. */
 static clv_status find_written_inputs(runtime_plan *e, const bool *written)
 {
-	const clv_program *g = e->g;
-	if (!g->writes_inputs)
-		return CLV_OK;
-	e->writes = mem_alloc((g->v.inputs.n + 1) * sizeof *e->writes);
+	const view *v = &e->of.v;
+	e->writes = mem_alloc((v->inputs.n + 1) * sizeof *e->writes);
 	if (!e->writes)
 		return fail_nomem();
-	for (uint32_t i = 0; i < g->v.inputs.n; i++)
-		e->writes[i] = written[g->v.inputs.at[i]];
-	for (uint32_t i = 0; i < g->v.inputs.n; i++)
-		for (uint32_t k = 0; k < g->cloned.n; k++)
-			e->writes[i] &= g->cloned.at[k] != g->v.inputs.at[i];
+	for (uint32_t i = 0; i < v->inputs.n; i++)
+		e->writes[i] = written[v->inputs.at[i]] && v->p->values.at[v->inputs.at[i]].kind == VALUE_INPUT;
 	return CLV_OK;
 }
 
 static clv_status find_written(runtime *r, runtime_plan *e)
 {
-	const view *v = &e->g->v;
-	bool *written;
+	const view *v = &e->of.v;
+	bool *written, inputs = false;
 	TRY(view_written(v, &written));
 	for (value_id i = 0; i < v->p->values.n; i++) {
 		uint8_t kind = v->p->values.at[i].kind;
 		bool outside = kind == VALUE_PARAM || kind == VALUE_BUFFER || kind == VALUE_ATTR || kind == VALUE_CONST;
 		r->stateful |= written[i] && outside;
+		inputs |= written[i] && kind == VALUE_INPUT;
 	}
-	clv_status st = find_written_inputs(e, written);
+	clv_status st = inputs ? find_written_inputs(e, written) : CLV_OK;
 	mem_free(written);
 	return st;
 }
 
+static clv_status lower(runtime *r, runtime_plan *e, const clv_runtime_options *o)
+{
+	engine_order order = {.a = r->a, .number = r->plans.n - 1, .of = &e->of, .device = r->device, .o = o};
+	range_of(r, e->e, &order.first, &order.end);
+	TRY(plan_part_new(e->moved ? e->moved : e->e->p, order.first, order.end, &e->of));
+	e->noutputs = e->of.outputs.n - e->of.v.rebinds.n - (e->of.whole ? e->e->nstores : 0);
+	TRY(find_written(r, e));
+	return r->engine->lower(&order, &e->program);
+}
+
 static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runtime_options *o)
 {
-	runtime_plan e = {.e = from};
-	plan *p = from->p;
-	program_spec spec = range_of(r, from);
-	optimize_level level;
-	TRY(optimize_level_read(o->optimize, &level));
-	spec.debug = o->debug;
-	spec.optimize = (uint8_t)level;
-	spec.threads = o->threads;
+	TRY(vec_push(&r->plans, (runtime_plan){.e = from}));
+	runtime_plan *e = &r->plans.at[r->plans.n - 1];
 	if (r->device[0])
-		TRY(plan_retarget(from->p, r->device, &e.moved));
-	p = e.moved ? e.moved : p;
-	code_list codes = {0};
-	clv_status st = runtime_load_codes(r, r->plans.n, &spec, o, &codes);
-	spec.codes = codes.at;
-	spec.ncodes = codes.n;
-	if (st == CLV_OK)
-		st = program_new(p, &spec, &e.g);
-	vec_free(&codes);
-	if (st == CLV_OK) {
-		e.noutputs = program_given(e.g) - (e.g->whole ? from->nstores : 0);
-		st = vec_push(&r->plans, e);
-	}
-	if (st != CLV_OK) {
-		program_free(e.g);
-		plan_free(e.moved);
-		return st;
-	}
-	return find_written(r, &r->plans.at[r->plans.n - 1]);
+		TRY(plan_retarget(from->p, r->device, &e->moved));
+	return lower(r, e, o);
 }
 
 static clv_status read_limits(runtime *r, const clv_runtime_options *o)
@@ -114,9 +94,6 @@ static clv_status read_limits(runtime *r, const clv_runtime_options *o)
 	if (!(o->timeout >= 0) || o->max_memory < 0)
 		return fail(CLV_E_INVALID, "a run may take %g s and %lld bytes: limits are not negative", o->timeout,
 		            (long long)o->max_memory);
-	if (o->max_memory && !o->sandbox && !br_pool_install())
-		return fail(CLV_E_UNSUPPORTED,
-		            "memory of runs cannot be limited: another allocator has taken the place of torch's");
 	r->timeout = o->timeout;
 	r->max_memory = o->max_memory;
 	return CLV_OK;
@@ -147,13 +124,32 @@ static clv_runtime_options options_here(const clv_runtime_options *o)
 	return mine;
 }
 
+static clv_status read_device(const engine *e, const char *text, char *out)
+{
+	if (e->tensors)
+		return e->tensors->device(text, out);
+	if (strcmp(text, "cpu") != 0)
+		return fail(CLV_E_INVALID, "the engine %s runs on cpu, not on \"%.32s\"", e->name, text);
+	memcpy(out, text, strlen(text) + 1);
+	return CLV_OK;
+}
+
+static clv_status open_sandbox(runtime *r, const clv_runtime_options *o)
+{
+	return r->engine->sandbox ? r->engine->sandbox->open(r, o, &r->sandbox)
+	                          : fail(CLV_E_UNSUPPORTED, "the engine %s runs nothing in a sandbox", r->engine->name);
+}
+
 static clv_status fill(runtime *r, const clv_runtime_options *given)
 {
 	clv_runtime_options here = options_here(given), *o = &here;
-	char device[16] = "";
+	char device[DEVICE_TEXT] = "";
+	TRY(engine_choose(o->engine, r->a, &r->engine));
 	TRY(choose_part(r->a, o->part, &r->part));
+	if (r->engine->accepts)
+		TRY(r->engine->accepts(o));
 	if (o->device)
-		TRY(br_device(o->device, device, sizeof device));
+		TRY(read_device(r->engine, o->device, device));
 	r->device = arena_str(&r->arena, device);
 	r->unproven = o->unproven || r->a->any_size;
 	r->any_weights = o->any_weights;
@@ -169,7 +165,7 @@ static clv_status fill(runtime *r, const clv_runtime_options *given)
 	TRY(runtime_load_state(r));
 	TRY(runtime_load_weights(r));
 	TRY(runtime_describe(r));
-	return o->sandbox ? sandbox_new(r, given, &r->sandbox) : CLV_OK;
+	return o->sandbox ? open_sandbox(r, given) : CLV_OK;
 }
 
 /* Whoever changes weights gets its turn, however many threads run. */
@@ -188,7 +184,6 @@ clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *
 	if (!a || !out)
 		return fail(CLV_E_INVALID, "clv_runtime_create needs an artifact and a place for the runtime");
 	TRY(options_read(&o, sizeof o, options, "clv_runtime_options"));
-	TRY(br_team_check(o.threads));
 	if (!a->file && !a->ready)
 		return fail(CLV_E_INVALID, "the artifact was made and is not ready: artifact_ready finishes it");
 	runtime *r = mem_alloc(sizeof *r);
@@ -214,12 +209,15 @@ void clv_runtime_free(clv_runtime *r)
 {
 	if (!r)
 		return;
-	sandbox_free(r->sandbox);
+	if (r->sandbox)
+		r->engine->sandbox->close(r->sandbox);
 	runtime_free_state(r);
 	runtime_free_weights(r);
 	for (uint32_t i = 0; i < r->plans.n; i++) {
 		runtime_plan *e = &r->plans.at[i];
-		program_free(e->g);
+		r->engine->release(e->program);
+		plan_part_free(&e->of);
+		node_names_free(e->names);
 		plan_free(e->moved);
 		mem_free(e->slot);
 		mem_free(e->externals);
@@ -227,7 +225,6 @@ void clv_runtime_free(clv_runtime *r)
 		vec_free(&e->rebinds);
 		vec_free(&e->times);
 	}
-	runtime_free_codes(r);
 	dispatch_free(r->dispatch);
 	vec_free(&r->plans);
 	vec_free(&r->unbound);
@@ -271,8 +268,8 @@ clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out)
 
 static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 {
-	const plan *p = e->g->p;
-	value_id v = e->g->v.externals.at[external];
+	const plan *p = e->of.p;
+	value_id v = e->of.v.externals.at[external];
 	if (p->values.at[v].name == NONE || p->values.at[v].kind == VALUE_OBJECT)
 		return false;
 	bool same = strcmp(plan_s(p, p->values.at[v].name), name) == 0;
@@ -281,19 +278,40 @@ static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 	return same;
 }
 
+void runtime_changed(runtime *r, uint32_t i, value_id external, const char *why)
+{
+	if (r->engine->changed)
+		r->engine->changed(r->plans.at[i].program, external, why);
+}
+
+clv_status runtime_needs_here(const runtime *r, const char *what)
+{
+	return r->sandbox ? fail(CLV_E_UNSUPPORTED,
+	                         "the model runs in a sandbox, another process: there is no %s of it here", what)
+	                  : CLV_OK;
+}
+
+static clv_status leaf(const runtime *r, const clv_tensor *t, bool requires_grad, clv_tensor **out)
+{
+	if (r->engine->tensors)
+		return r->engine->tensors->leaf(t, requires_grad, out);
+	*out = tensor_ref(t);
+	return CLV_OK;
+}
+
 /* Into the state itself, which later runs may change again. Some operators take another way for what requires grad,
    whether gradients are wanted or not. */
 static clv_status bind_in(runtime *r, uint32_t i, const char *name, const clv_tensor *t, bool *found)
 {
 	const runtime_plan *e = &r->plans.at[i];
-	for (uint32_t k = 0; k < e->g->v.externals.n; k++) {
-		clv_tensor *leaf;
+	for (uint32_t k = 0; k < e->of.v.externals.n; k++) {
+		clv_tensor *own;
 		if (!has_name(e, k, name))
 			continue;
-		TRY(br_leaf(t, e->g->p->values.at[e->g->v.externals.at[k]].flags & VALUE_TRAINABLE, &leaf));
-		br_unref(r->state[e->slot[k]]);
-		r->state[e->slot[k]] = leaf;
-		runtime_stop_codes(r, i, e->g->v.externals.at[k], OTHER_WEIGHTS);
+		TRY(leaf(r, t, e->of.p->values.at[e->of.v.externals.at[k]].flags & VALUE_TRAINABLE, &own));
+		clv_tensor_free(r->state[e->slot[k]]);
+		r->state[e->slot[k]] = own;
+		runtime_changed(r, i, e->of.v.externals.at[k], OTHER_WEIGHTS);
 		*found = true;
 	}
 	return CLV_OK;
@@ -320,16 +338,17 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	bool found = false;
 	if (!r || !name || !t)
 		return fail(CLV_E_INVALID, "clv_runtime_bind: an argument is NULL");
-	TRY(br_to_device(t, r->device[0] ? r->device : clv_tensor_device(t), &here));
+	TRY(clv_tensor_to_device(t, r->device[0] ? r->device : t->device, &here));
 	pthread_rwlock_wrlock(&r->lock);
 	clv_status st = bind_all(r, name, here, &found);
 	if (st == CLV_OK)
 		st = note_weight(r, name, t, &found);
-	runtime_refresh(r);
+	if (st == CLV_OK)
+		st = runtime_refresh(r);
 	if (st == CLV_OK && found && r->sandbox)
-		st = sandbox_assign(r->sandbox, name, t);
+		st = r->engine->sandbox->assign(r->sandbox, name, t);
 	pthread_rwlock_unlock(&r->lock);
-	br_unref(here);
+	clv_tensor_free(here);
 	if (st != CLV_OK)
 		return st;
 	return found ? CLV_OK : fail(CLV_E_NOT_FOUND, "the model reads nothing called %.64s", name);
@@ -344,21 +363,31 @@ static clv_tensor *state_named(const runtime *r, const char *name)
 
 static clv_status bind_copy(runtime *r, const named_tensor *x, bool *found)
 {
+	const engine_tensors *tensors = r->engine->tensors;
 	clv_tensor *here, *own = NULL;
-	TRY(br_to_device(x->t, r->device[0] ? r->device : clv_tensor_device(x->t), &here));
-	clv_status st = br_clone(here, false, &own);
+	TRY(clv_tensor_to_device(x->t, r->device[0] ? r->device : x->t->device, &here));
+	clv_status st = tensors ? tensors->clone(here, &own) : tensor_clone(here, &own);
 	if (st == CLV_OK)
 		st = bind_all(r, x->name, own, found);
-	br_unref(here);
-	br_unref(own);
+	clv_tensor_free(here);
+	clv_tensor_free(own);
 	return st;
+}
+
+/* Between runs, into a tensor that they read. */
+static clv_status write_state(const runtime *r, const clv_tensor *from, clv_tensor *to)
+{
+	if (r->engine->tensors)
+		return r->engine->tensors->write(from, to);
+	tensor_copy(from, to);
+	return CLV_OK;
 }
 
 static clv_status assign_one(runtime *r, const named_tensor *x)
 {
 	clv_tensor *state = state_named(r, x->name);
 	bool found = state;
-	TRY(state ? br_copy(x->t, state) : bind_copy(r, x, &found));
+	TRY(state ? write_state(r, x->t, state) : bind_copy(r, x, &found));
 	return note_weight(r, x->name, x->t, &found);
 }
 
@@ -368,16 +397,16 @@ static clv_status assign_all(runtime *r, const named_tensor *set, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		const clv_tensor *state = state_named(r, set[i].name);
 		if (state)
-			TRY(br_check_like(state, set[i].t, set[i].name));
+			TRY(tensor_check_like(state, set[i].t, set[i].name));
 		any |= state != NULL;
 	}
 	TRY(runtime_own_state(r));
 	for (uint32_t i = 0; any && i < r->plans.n; i++)
-		runtime_stop_codes(r, i, NONE, OTHER_WEIGHTS);
+		runtime_changed(r, i, NONE, OTHER_WEIGHTS);
 	for (uint32_t i = 0; i < n; i++) {
 		TRY(assign_one(r, &set[i]));
 		if (r->sandbox)
-			TRY(sandbox_assign(r->sandbox, set[i].name, set[i].t));
+			TRY(r->engine->sandbox->assign(r->sandbox, set[i].name, set[i].t));
 	}
 	return CLV_OK;
 }
@@ -386,9 +415,9 @@ clv_status runtime_assign(runtime *r, const named_tensor *set, uint32_t n)
 {
 	pthread_rwlock_wrlock(&r->lock);
 	clv_status st = assign_all(r, set, n);
-	runtime_refresh(r);
+	clv_status bound = runtime_refresh(r);
 	pthread_rwlock_unlock(&r->lock);
-	return st;
+	return st == CLV_OK ? bound : st;
 }
 
 const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i)
@@ -401,7 +430,7 @@ const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i)
 /* Whether the plan was recorded at these values of its symbols. */
 static bool is_proven(const runtime_plan *e, const int64_t *symbols)
 {
-	const plan *p = e->g->p;
+	const plan *p = e->of.p;
 	uint32_t n = artifact_point_size(p);
 	if (n == 0)
 		return true;
@@ -419,7 +448,7 @@ static bool is_proven(const runtime_plan *e, const int64_t *symbols)
 
 static clv_status not_proven(const runtime_plan *e, const int64_t *symbols)
 {
-	const plan *p = e->g->p;
+	const plan *p = e->of.p;
 	strbuf b = STRBUF_INIT;
 	char *text;
 	for (uint32_t s = 0; s < p->symbols.n; s++)
@@ -435,14 +464,14 @@ static clv_status not_proven(const runtime_plan *e, const int64_t *symbols)
 	return st;
 }
 
-static clv_status check_proven(const runtime_plan *e, const run_spec *spec)
+static clv_status check_proven(const runtime_plan *e, const run_call *call)
 {
-	if (artifact_point_size(e->g->p) == 0)
+	if (artifact_point_size(e->of.p) == 0)
 		return CLV_OK;
 	int64_t few[16], *symbols = few;
-	if (e->g->p->symbols.n > 16 && !(symbols = mem_alloc(e->g->p->symbols.n * sizeof *symbols)))
+	if (e->of.p->symbols.n > 16 && !(symbols = mem_alloc(e->of.p->symbols.n * sizeof *symbols)))
 		return fail_nomem();
-	clv_status st = program_symbols(e->g, spec, symbols);
+	clv_status st = call_symbols(&e->of.v, call->inputs, call->symbols, symbols);
 	if (st == CLV_OK && !is_proven(e, symbols))
 		st = not_proven(e, symbols);
 	if (symbols != few)
@@ -450,9 +479,9 @@ static clv_status check_proven(const runtime_plan *e, const run_spec *spec)
 	return st;
 }
 
-clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_spec *spec)
+clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_call *call)
 {
-	return r->unproven ? CLV_OK : check_proven(&r->plans.at[i], spec);
+	return r->unproven ? CLV_OK : check_proven(&r->plans.at[i], call);
 }
 
 /* A call that looks for its plan. */
@@ -472,11 +501,11 @@ static clv_status serves(void *ctx, void *which)
 {
 	const picking *c = ctx;
 	const runtime_plan *e = which;
-	run_spec spec = {.inputs = c->inputs};
-	if (e->g->v.inputs.n != c->r->inputs.n)
+	run_call call = {.inputs = c->inputs};
+	if (e->of.v.inputs.n != c->r->inputs.n)
 		return CLV_E_INPUT;
-	TRY(program_check_inputs(e->g, c->inputs));
-	return c->proven ? check_proven(e, &spec) : CLV_OK;
+	TRY(inputs_check(&e->of.v, c->inputs, NULL));
+	return c->proven ? check_proven(e, &call) : CLV_OK;
 }
 
 /* A sandbox starts its process and waits for its turn beyond that time: it is looked at between plans alone. */
@@ -494,12 +523,12 @@ static void call_leave(picking *c)
 		limits_leave(&c->most);
 }
 
-uint32_t runtime_crossing(const clv_program *made, const clv_program *g, uint32_t i)
+uint32_t runtime_crossing(const runtime_plan *made, const runtime_plan *e, uint32_t i)
 {
-	uint32_t number = value_number(g->p, g->v.inputs.at[i]), n = made->v.inputs.n;
+	uint32_t number = value_number(e->of.p, e->of.v.inputs.at[i]), n = made->of.v.inputs.n;
 	for (uint32_t k = 0; k < n; k++) {
 		uint32_t at = (i + k) % n; /* most are at the same place */
-		if (value_number(made->p, made->v.inputs.at[at]) == number)
+		if (value_number(made->of.p, made->of.v.inputs.at[at]) == number)
 			return at;
 	}
 	return NONE;
@@ -511,8 +540,8 @@ static clv_status takes_boundary(void *ctx, void *which)
 	const runtime_plan *made = ((const picking *)ctx)->made, *e = which;
 	if (made->e->cut == NONE || made->e->cut != e->e->cut || !plan_same_until(made->e->p, e->e->p, made->e->cut))
 		return CLV_E_INPUT;
-	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
-		if (runtime_crossing(made->g, e->g, i) == NONE)
+	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
+		if (runtime_crossing(made, e, i) == NONE)
 			return CLV_E_INPUT;
 	return CLV_OK;
 }
@@ -521,9 +550,9 @@ static clv_status takes_boundary(void *ctx, void *which)
 static clv_status refuse_inputs(const runtime *r, clv_tensor *const *inputs)
 {
 	const runtime_plan *e = &r->plans.at[0];
-	run_spec spec = {.inputs = inputs};
-	TRY(program_check_inputs(e->g, inputs));
-	return runtime_check_sizes(r, 0, &spec);
+	run_call call = {.inputs = inputs};
+	TRY(inputs_check(&e->of.v, inputs, NULL));
+	return runtime_check_sizes(r, 0, &call);
 }
 
 static uint32_t number_of(const runtime *r, const void *which)
@@ -568,8 +597,8 @@ static clv_status check_count(const runtime *r, uint32_t ninputs)
 /* Of a file with one plan: the run itself looks at everything but this. */
 static clv_status check_only(const runtime *r, clv_tensor *const *inputs)
 {
-	run_spec spec = {.inputs = inputs};
-	return runtime_check_sizes(r, 0, &spec) == CLV_OK ? CLV_OK : refuse_inputs(r, inputs);
+	run_call call = {.inputs = inputs};
+	return runtime_check_sizes(r, 0, &call) == CLV_OK ? CLV_OK : refuse_inputs(r, inputs);
 }
 
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out)
@@ -617,102 +646,70 @@ clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void
 }
 
 /* Takes what is re-bound out of the outputs of a run and into the state. */
-static void apply_rebinds(runtime *r, const runtime_plan *e, clv_tensor **outputs)
+static clv_status apply_rebinds(runtime *r, const runtime_plan *e, clv_tensor **outputs)
 {
 	for (uint32_t i = 0; i < e->rebinds.n; i++) {
 		const runtime_rebind *b = &e->rebinds.at[i];
-		br_unref(r->state[b->slot]);
-		r->state[b->slot] = br_ref(outputs[b->output]);
+		clv_tensor_free(r->state[b->slot]);
+		r->state[b->slot] = tensor_ref(outputs[b->output]);
 	}
-	if (e->rebinds.n)
-		runtime_refresh(r);
+	return e->rebinds.n ? runtime_refresh(r) : CLV_OK;
 }
 
-static clv_status run_program(const runtime *r, const runtime_plan *e, run_spec *spec)
+static clv_status run_program(const runtime *r, const runtime_plan *e, run_call *call, clv_tensor **outputs)
 {
 	if (!r->profiling)
-		return program_run(e->g, spec);
-	TRY(profile_begin((runtime_plan *)e, &spec->times));
-	clv_status st = program_run(e->g, spec);
+		return r->engine->run(e->program, call, outputs);
+	TRY(profile_begin(r, (runtime_plan *)e, &call->times));
+	clv_status st = r->engine->run(e->program, call, outputs);
 	if (st != CLV_OK)
-		profile_drop((runtime_plan *)e);
+		profile_drop(r, (runtime_plan *)e);
 	return st;
 }
 
-/* A model may give a tensor of its own: the caller may write it, and nobody may write the file. */
-static clv_status own_outputs(const runtime_plan *e, clv_tensor **outputs)
-{
-	clv_status st = CLV_OK;
-	for (uint32_t i = 0; i < e->g->outputs.n && st == CLV_OK; i++) {
-		clv_tensor *own;
-		if (!outputs[i] || !br_is_fixed(outputs[i]))
-			continue;
-		st = br_clone(outputs[i], false, &own);
-		if (st != CLV_OK)
-			break;
-		br_unref(outputs[i]);
-		outputs[i] = own;
-	}
-	for (uint32_t i = 0; i < e->g->outputs.n && st != CLV_OK; i++)
-		br_unref(outputs[i]);
-	return st;
-}
-
-static clv_status run_locked(const runtime *r, const runtime_plan *e, run_spec *spec)
+static clv_status run_locked(const runtime *r, const runtime_plan *e, run_call *call, clv_tensor **outputs)
 {
 	pthread_rwlock_t *lock = &((runtime *)r)->lock;
 	if (r->stateful || r->profiling)
 		pthread_rwlock_wrlock(lock);
 	else
 		pthread_rwlock_rdlock(lock);
-	clv_status st = spec->wants_version ? runtime_check_weights(r, *spec->wants_version) : CLV_OK;
-	if (spec->version)
-		*spec->version = r->weight_version;
+	clv_status st = call->wants_version ? runtime_check_weights(r, *call->wants_version) : CLV_OK;
+	if (call->version)
+		*call->version = r->weight_version;
 	if (st == CLV_OK)
-		st = run_program(r, e, spec);
-	if (st == CLV_OK && r->stateful)
-		apply_rebinds((runtime *)r, e, spec->outputs);
+		st = run_program(r, e, call, outputs);
+	if (st == CLV_OK && r->stateful) {
+		st = apply_rebinds((runtime *)r, e, outputs);
+		for (uint32_t i = 0; i < e->of.outputs.n && st != CLV_OK; i++)
+			clv_tensor_free(outputs[i]);
+	}
 	pthread_rwlock_unlock(lock);
-	return st == CLV_OK ? own_outputs(e, spec->outputs) : st;
+	return st;
 }
 
-/* Operators that make tensors without being told a dtype take torch's default: files are for f32. */
-static clv_status check_default_dtype(void)
+clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *given, clv_tensor **outputs)
 {
-	br_modes now;
-	br_modes_get(&now);
-	if (now.default_dtype == DT_F32)
-		return CLV_OK;
-	return fail(CLV_E_INPUT, "torch's default dtype is %s, files are for f32",
-	            now.default_dtype < DT_COUNT ? dtype_name((dtype)now.default_dtype) : "?");
-}
-
-clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *given, clv_tensor **outputs)
-{
-	TRY(check_default_dtype());
 	if (r->sandbox)
-		return sandbox_run(r, i, given, outputs);
-	runtime_plan *e = &((runtime *)r)->plans.at[i];
-	uint32_t n = e->g->outputs.n;
-	run_spec spec = *given;
-	if (r->segments.n)
-		atomic_fetch_add_explicit(&e->runs, 1, memory_order_relaxed);
-	spec.externals = e->externals;
-	spec.outputs = outputs;
-	if (n != e->noutputs && !(spec.outputs = mem_alloc((n + 1) * sizeof *spec.outputs)))
+		return r->engine->sandbox->run(r, i, given, outputs);
+	const runtime_plan *e = &r->plans.at[i];
+	uint32_t n = e->of.outputs.n;
+	run_call call = *given;
+	clv_tensor **all = outputs;
+	if (n != e->noutputs && !(all = mem_alloc((n + 1) * sizeof *all)))
 		return fail_nomem();
 	limits most = {.seconds = r->timeout, .bytes = r->max_memory, .stops = &r->stops};
 	limits_enter(&most);
-	clv_status st = run_locked(r, e, &spec);
+	clv_status st = run_locked(r, e, &call, all);
 	limits_leave(&most);
-	if (spec.outputs == outputs)
+	if (all == outputs)
 		return st;
 	if (st == CLV_OK) {
-		memcpy(outputs, spec.outputs, e->noutputs * sizeof *outputs);
+		memcpy(outputs, all, e->noutputs * sizeof *outputs);
 		for (uint32_t k = e->noutputs; k < n; k++)
-			br_unref(spec.outputs[k]);
+			clv_tensor_free(all[k]);
 	}
-	mem_free(spec.outputs);
+	mem_free(all);
 	return st;
 }
 
@@ -729,7 +726,7 @@ static clv_status run_whole(void *ctx, uint32_t i)
 	uint32_t n = c->r->plans.at[i].noutputs;
 	if (c->noutputs != n)
 		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", n, c->noutputs);
-	return runtime_run_plan(c->r, i, &(run_spec){.inputs = c->inputs}, c->outputs);
+	return runtime_run_plan(c->r, i, &(run_call){.inputs = c->inputs}, c->outputs);
 }
 
 clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
@@ -747,7 +744,7 @@ static clv_status report_plan(const runtime *r, uint32_t i, strbuf *b)
 {
 	if (r->plans.n > 1)
 		strbuf_printf(b, "plan %u\n", i);
-	return program_report(r->plans.at[i].g, b);
+	return r->engine->report(r->plans.at[i].program, b);
 }
 
 clv_status clv_runtime_optimizations(const clv_runtime *r, char **out)
@@ -756,12 +753,36 @@ clv_status clv_runtime_optimizations(const clv_runtime *r, char **out)
 	clv_status st = CLV_OK;
 	if (!r || !out)
 		return fail(CLV_E_INVALID, "clv_runtime_optimizations: an argument is NULL");
-	TRY(sandbox_refuses(r, "report on what was optimized"));
-	for (uint32_t i = 0; i < r->plans.n && st == CLV_OK; i++)
+	TRY(runtime_needs_here(r, "report on what was optimized"));
+	for (uint32_t i = 0; r->engine->report && i < r->plans.n && st == CLV_OK; i++)
 		st = report_plan(r, i, &b);
 	if (st != CLV_OK) {
 		strbuf_free(&b);
 		return st;
 	}
 	return strbuf_take(&b, out);
+}
+
+const char *clv_runtime_engine(const clv_runtime *r)
+{
+	return r ? r->engine->name : "?";
+}
+
+uint32_t clv_runtime_segment_count(const clv_runtime *r)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; r && r->engine->segments && i < r->plans.n; i++)
+		n += r->engine->segments(r->plans.at[i].program);
+	return n;
+}
+
+clv_status clv_runtime_segment(const clv_runtime *r, uint32_t i, clv_segment_state *out)
+{
+	if (!r || !out || i >= clv_runtime_segment_count(r))
+		return fail(CLV_E_INVALID, "clv_runtime_segment: there is no segment %u, or no place for it", i);
+	clv_segment_state x = {0};
+	for (; i >= r->engine->segments(r->plans.at[x.plan].program); x.plan++)
+		i -= r->engine->segments(r->plans.at[x.plan].program);
+	r->engine->segment(r->plans.at[x.plan].program, i, &x);
+	return options_write(out, &x, sizeof x, "clv_segment_state");
 }

@@ -1,14 +1,15 @@
-/* A runtime: an artifact, or a part of it, ready to run. It has a program for each plan, and the tensors they read: on the
- * file's own memory where that is possible. What the plans write or re-bind is the runtime's own. */
-#ifndef EXEC_RUNTIME_H
-#define EXEC_RUNTIME_H
+/* A runtime: an artifact, or a part of it, ready to run. It has a program of its engine for each plan, and the tensors they
+ * read: on the file's own memory where that is possible. What the plans write or re-bind is the runtime's own. */
+#ifndef RUNTIME_RUNTIME_H
+#define RUNTIME_RUNTIME_H
 
 #include <pthread.h>
 
-#include "exec/code.h"
-#include "exec/program.h"
-#include "file/artifact.h"
+#include <stdatomic.h>
+
+#include "base/table.h"
 #include "runtime/dispatch.h"
+#include "runtime/engine.h"
 
 /* At the end of a run `state[slot]` becomes output `output` of the program. */
 typedef struct runtime_rebind {
@@ -18,34 +19,27 @@ typedef struct runtime_rebind {
 typedef struct runtime_plan {
 	const artifact_plan *e; /* borrowed from the artifact */
 	plan *moved;            /* the plan for another device; NULL: as it is */
-	clv_program *g;
+	plan_part of;           /* that runs */
+	void *program;          /* the engine's */
 	uint32_t *slot;         /* per external: its place in runtime->state; NONE: no tensor */
 	clv_tensor **externals; /* borrowed from runtime->state */
 	VEC(runtime_rebind) rebinds;
-	VEC(int64_t) times;    /* of profiled runs: nanoseconds per step, run after run */
-	bool *writes;          /* per input: a run writes the caller's tensor; NULL: none */
-	uint32_t noutputs;     /* that a caller gets: without what is re-bound and what Python stored */
-	_Atomic uint64_t runs; /* of a plan with compiled segments */
+	node_names *names;  /* of the plan; NULL: it was never profiled */
+	VEC(int64_t) times; /* of profiled runs: nanoseconds per step, run after run */
+	bool *writes;       /* per input: a run writes the caller's tensor; NULL: none */
+	uint32_t noutputs;  /* that a caller gets: without what is re-bound and what Python stored */
 } runtime_plan;
-
-/* A compiled segment of the file. */
-typedef struct runtime_segment {
-	uint32_t plan;
-	const artifact_segment *from; /* borrowed from the artifact */
-	code *c;                      /* counted; NULL: its nodes run on the tape */
-	const char *reason;           /* why, in runtime->arena */
-} runtime_segment;
 
 typedef enum runtime_part { PART_ALL, PART_PREFIX, PART_SUFFIX, PART_STAGE } runtime_part;
 
 struct clv_runtime {
 	artifact *a;
+	const engine *engine;
 	runtime_part part;
 	bool profiling;     /* runs are timed, node by node */
 	bool unproven;      /* sizes that were never recorded are served too */
 	const char *device; /* as tensors call it; "": as captured */
 	VEC(runtime_plan) plans;
-	VEC(runtime_segment) segments;
 	clv_tensor **state; /* per tensor of the artifact, then per unbound name; NULL: no plan reads it, or not bound */
 	uint32_t nstate;    /* 0: there is no state yet */
 	bool *changes;      /* per place in the state: a run of some plan writes it, or puts another tensor there */
@@ -64,16 +58,16 @@ struct clv_runtime {
 	pthread_rwlock_t
 		lock;           /* runs share it; who changes what they read, a run of a model with state too, has it alone */
 	dispatch *dispatch; /* which of the plans serves a run; made when all plans are there */
-	struct sandbox *sandbox; /* runs are made by another process; NULL: by this one */
+	void *sandbox;      /* of the engine: runs are made by another process; NULL: by this one */
 	arena arena;
 };
 
 typedef struct clv_runtime runtime;
 
-/* runtime_state.c. The tensors of the artifact that the plans read. */
+/* state.c. The tensors of the artifact that the plans read. */
 clv_status runtime_load_state(runtime *r);
 void runtime_free_state(runtime *r);
-void runtime_refresh(runtime *r); /* externals of all plans, after state changed */
+clv_status runtime_refresh(runtime *r); /* externals of all plans, after state changed */
 /* Puts copies in the place of tensors that lie on the file, which nobody may write. Wants the lock. */
 clv_status runtime_own_state(runtime *r);
 
@@ -86,16 +80,13 @@ typedef struct named_tensor {
 } named_tensor;
 clv_status runtime_assign(runtime *r, const named_tensor *set, uint32_t n);
 
-/* runtime_segments.c. The codes of the segments of a plan that run compiled, for its program; kept in r->segments. */
-typedef VEC(code *) code_list;
-clv_status runtime_load_codes(runtime *r, uint32_t plan, const program_spec *range, const clv_runtime_options *o,
-                              code_list *out);
-void runtime_free_codes(runtime *r);
-/* An external value of a plan, or all of them (NONE), has other data than was compiled, or may have. */
-void runtime_stop_codes(runtime *r, uint32_t plan, value_id external, const char *why);
+/* runtime.c. An external value of a plan, or all of them (NONE), has other data than was compiled, or may have. */
+void runtime_changed(runtime *r, uint32_t plan, value_id external, const char *why);
 #define OTHER_WEIGHTS "it was compiled with other weights than the model has now"
+/* CLV_E_UNSUPPORTED for one with a sandbox. */
+clv_status runtime_needs_here(const runtime *r, const char *what);
 
-/* runtime_weights.c. The version of the weights follows what is bound: the tensor of that name is another one now. */
+/* weights.c. The version of the weights follows what is bound: the tensor of that name is another one now. */
 clv_status runtime_load_weights(runtime *r);
 void runtime_free_weights(runtime *r);
 bool runtime_knows(const runtime *r, const char *name); /* a tensor of the model, whichever part reads it */
@@ -103,12 +94,12 @@ clv_status runtime_note_weight(runtime *r, const char *name, const clv_tensor *t
 clv_status runtime_check_weights(const runtime *r, int64_t version); /* CLV_E_INPUT: of other weights than these */
 clv_status tensor_digest(const char *name, const clv_tensor *t, int64_t *out);
 
-/* runtime_ports.c */
+/* ports.c */
 clv_status runtime_describe(runtime *r);
 
 /* profile.c. One more run of a plan is timed: into *times; and taken back, where it failed. */
-clv_status profile_begin(runtime_plan *e, int64_t **times);
-void profile_drop(runtime_plan *e);
+clv_status profile_begin(const runtime *r, runtime_plan *e, int64_t **times);
+void profile_drop(const runtime *r, runtime_plan *e);
 
 /* runtime.c. Which plan serves these inputs. */
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out);
@@ -120,10 +111,10 @@ clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t n
    of it. */
 clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx);
 /* Where input i of such a suffix is among those of the plan that made the boundary; NONE: it is not. */
-uint32_t runtime_crossing(const clv_program *made, const clv_program *g, uint32_t i);
+uint32_t runtime_crossing(const runtime_plan *made, const runtime_plan *e, uint32_t i);
 /* Whether plan i was recorded at the sizes of this call, or need not be. */
-clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_spec *spec);
+clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_call *call);
 /* Runs plan i; outputs: what a caller gets. */
-clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_spec *spec, clv_tensor **outputs);
+clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *call, clv_tensor **outputs);
 
 #endif

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "exec/runtime.h"
-#include "exec/tensors.h"
+#include "file/tensors.h"
+#include "runtime/runtime.h"
 
 typedef struct crossing {
 	const char *label;
@@ -42,7 +42,7 @@ void clv_boundary_free(clv_boundary *b)
 	if (!b)
 		return;
 	for (uint32_t i = 0; i < b->tensors.n; i++)
-		br_unref(b->tensors.at[i].tensor);
+		clv_tensor_free(b->tensors.at[i].tensor);
 	vec_free(&b->tensors);
 	vec_free(&b->sizes);
 	vec_free(&b->schema);
@@ -112,11 +112,11 @@ static clv_status add_size(boundary *b, const char *name, int64_t size)
 	return vec_push(&b->sizes, n);
 }
 
-static clv_status add_sizes(boundary *b, const runtime_plan *e, const run_spec *spec)
+static clv_status add_sizes(boundary *b, const runtime_plan *e, const run_call *call)
 {
-	const plan *p = e->g->p;
+	const plan *p = e->of.p;
 	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
-	clv_status st = symbols ? program_symbols(e->g, spec, symbols) : fail_nomem();
+	clv_status st = symbols ? call_symbols(&e->of.v, call->inputs, call->symbols, symbols) : fail_nomem();
 	for (uint32_t i = 0; i < p->symbols.n && st == CLV_OK; i++)
 		if (!p->symbols.at[i].data)
 			st = add_size(b, plan_s(p, p->symbols.at[i].name), symbols[i]);
@@ -126,22 +126,22 @@ static clv_status add_sizes(boundary *b, const runtime_plan *e, const run_spec *
 	return st;
 }
 
-static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_spec *spec)
+static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_call *call)
 {
 	const runtime_plan *e = &r->plans.at[i];
 	TRY(keep(b, r->a->split_id, &b->split_id));
 	TRY(keep(b, e->e->signature, &b->signature));
 	TRY(keep(b, r->a->batch, &b->batch));
-	TRY(add_sizes(b, e, spec));
+	TRY(add_sizes(b, e, call));
 	for (uint32_t k = 0; k < e->noutputs; k++) {
-		value_id v = e->g->outputs.at[k];
+		value_id v = e->of.outputs.at[k];
 		crossing c = {.loss.bytes = -1};
 		strbuf label = STRBUF_INIT;
-		value_label(e->g->p, v, &label);
+		value_label(e->of.p, v, &label);
 		TRY(arena_take(&b->arena, &label, &c.label));
-		TRY(add_schema(b, e->g->p, v, c.label));
+		TRY(add_schema(b, e->of.p, v, c.label));
 		TRY(vec_push(&b->tensors, c));
-		if (e->g->p->values.at[v].kind == VALUE_INPUT)
+		if (e->of.p->values.at[v].kind == VALUE_INPUT)
 			TRY(vec_push(&b->passthrough, c.label));
 	}
 	return CLV_OK;
@@ -153,11 +153,11 @@ typedef struct prefix_call {
 	boundary *b;
 } prefix_call;
 
-static clv_status run_into(boundary *b, const runtime *r, uint32_t i, const run_spec *spec)
+static clv_status run_into(boundary *b, const runtime *r, uint32_t i, const run_call *call)
 {
-	TRY(describe(b, r, i, spec));
+	TRY(describe(b, r, i, call));
 	clv_tensor **out = mem_alloc((b->tensors.n + 1) * sizeof *out);
-	run_spec noted = *spec;
+	run_call noted = *call;
 	noted.version = &b->weight_version;
 	clv_status st = out ? runtime_run_plan(r, i, &noted, out) : fail_nomem();
 	for (uint32_t k = 0; st == CLV_OK && k < b->tensors.n; k++)
@@ -171,7 +171,7 @@ static clv_status run_prefix(void *ctx, uint32_t i)
 	prefix_call *c = ctx;
 	boundary *b;
 	TRY(boundary_new(&b));
-	clv_status st = run_into(b, c->r, i, &(run_spec){.inputs = c->inputs});
+	clv_status st = run_into(b, c->r, i, &(run_call){.inputs = c->inputs});
 	if (st == CLV_OK)
 		c->b = b;
 	else
@@ -227,14 +227,14 @@ static const crossing *find_label(const boundary *b, const char *label)
 }
 
 /* New references, in the order of the program. */
-static clv_status find_tensors(const clv_program *g, const boundary *b, clv_tensor **out)
+static clv_status find_tensors(const plan_part *g, const boundary *b, clv_tensor **out)
 {
 	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
 		const value *x = &g->p->values.at[g->v.inputs.at[i]];
 		char *label;
 		TRY(value_label_text(g->p, g->v.inputs.at[i], &label));
 		const crossing *c = find_label(b, label);
-		clv_status st = c ? br_to_device(c->tensor, plan_s(g->p, x->device), &out[i])
+		clv_status st = c ? clv_tensor_to_device(c->tensor, plan_s(g->p, x->device), &out[i])
 		                  : fail(CLV_E_INPUT, "the boundary lacks %s", label);
 		mem_free(label);
 		TRY(st);
@@ -246,12 +246,12 @@ static clv_status run_tensors(const runtime *r, uint32_t i, const boundary *b, c
                               clv_tensor **outputs)
 {
 	const runtime_plan *e = &r->plans.at[i];
-	TRY(find_sizes(e->g->p, b, symbols));
-	TRY(find_tensors(e->g, b, inputs));
-	run_spec spec = {
-		.inputs = inputs, .symbols = e->g->p->symbols.n ? symbols : NULL, .wants_version = &b->weight_version};
-	TRY(runtime_check_sizes(r, i, &spec));
-	return runtime_run_plan(r, i, &spec, outputs);
+	TRY(find_sizes(e->of.p, b, symbols));
+	TRY(find_tensors(&e->of, b, inputs));
+	run_call call = {
+		.inputs = inputs, .symbols = e->of.p->symbols.n ? symbols : NULL, .wants_version = &b->weight_version};
+	TRY(runtime_check_sizes(r, i, &call));
+	return runtime_run_plan(r, i, &call, outputs);
 }
 
 typedef struct suffix_call {
@@ -267,12 +267,12 @@ static clv_status run_suffix(void *ctx, uint32_t i)
 	const runtime_plan *e = &c->r->plans.at[i];
 	if (c->noutputs != e->noutputs)
 		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", e->noutputs, c->noutputs);
-	uint32_t n = e->g->v.inputs.n;
+	uint32_t n = e->of.v.inputs.n;
 	clv_tensor **inputs = mem_alloc((n + 1) * sizeof *inputs);
-	int64_t *symbols = mem_alloc((e->g->p->symbols.n + 1) * sizeof *symbols);
+	int64_t *symbols = mem_alloc((e->of.p->symbols.n + 1) * sizeof *symbols);
 	clv_status st = inputs && symbols ? run_tensors(c->r, i, c->b, inputs, symbols, c->outputs) : fail_nomem();
 	for (uint32_t k = 0; inputs && k < n; k++)
-		br_unref(inputs[k]);
+		clv_tensor_free(inputs[k]);
 	mem_free(inputs);
 	mem_free(symbols);
 	return st;
@@ -297,7 +297,7 @@ static clv_status put_tensor(payload *p, const crossing *c, encoding wish, clv_t
 {
 	uint32_t number;
 	payload_tensor t = {.label = c->label, .boundary = true, .wish = wish};
-	TRY(br_to_device(c->tensor, "cpu", host));
+	TRY(clv_tensor_to_device(c->tensor, "cpu", host));
 	TRY(tensor_describe(p, c->tensor, *host, &t));
 	t.requires_grad = false; /* no graph goes with it */
 	return payload_add_tensor(p, &t, &number);
@@ -341,7 +341,7 @@ static clv_status with_image(const boundary *b, encoding wish, bool unchecked, i
 	st_image_free(&image);
 	payload_free(p);
 	for (uint32_t i = 0; hosts && i < b->tensors.n; i++)
-		br_unref(hosts[i]);
+		clv_tensor_free(hosts[i]);
 	mem_free(hosts);
 	return st;
 }
@@ -411,10 +411,10 @@ static clv_loss loss_of(const payload_memory *m)
 	                  .l2 = m->loss.l2};
 }
 
-static clv_status read_tensors(boundary *b, const payload *p, clv_tensor **memories)
+static clv_status read_tensors(boundary *b, const payload *p, tensor_memory **memories)
 {
 	for (uint32_t i = 0; i < p->memories.n; i++)
-		TRY(memory_tensor(p, i, &memories[i]));
+		TRY(memory_load(p, i, &memories[i]));
 	for (uint32_t i = 0; i < p->tensors.n; i++) {
 		crossing c = {0};
 		if (!p->tensors.at[i].boundary)
@@ -422,10 +422,10 @@ static clv_status read_tensors(boundary *b, const payload *p, clv_tensor **memor
 		TRY(keep(b, p->tensors.at[i].label, &c.label));
 		uint32_t m = p->tensors.at[i].memory;
 		c.loss = loss_of(&p->memories.at[m]);
-		TRY(memory_view(p, i, memories[m], p->memories.at[m].lead, false, &c.tensor));
+		TRY(memory_tensor(p, i, memories[m], false, &c.tensor));
 		clv_status st = vec_push(&b->tensors, c);
 		if (st != CLV_OK) {
-			br_unref(c.tensor);
+			clv_tensor_free(c.tensor);
 			return st;
 		}
 	}
@@ -473,12 +473,12 @@ static clv_status from_payload(const payload *p, boundary **out)
 {
 	boundary *b;
 	TRY(boundary_new(&b));
-	clv_tensor **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
+	tensor_memory **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
 	clv_status st = memories ? copy_fields(b, p) : fail_nomem();
 	if (st == CLV_OK)
 		st = read_tensors(b, p, memories);
 	for (uint32_t i = 0; memories && i < p->memories.n; i++)
-		br_unref(memories[i]);
+		tensor_memory_unref(memories[i]);
 	mem_free(memories);
 	if (st == CLV_OK)
 		*out = b;

@@ -3,7 +3,7 @@
 
 #include "base/options.h"
 #include "base/table.h"
-#include "exec/runtime.h"
+#include "runtime/runtime.h"
 #include "plan/intern.h"
 
 static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name, clv_port *out)
@@ -168,10 +168,10 @@ static clv_status name_outputs(runtime *r, const plan *p)
 clv_status runtime_describe(runtime *r)
 {
 	const runtime_plan *e = &r->plans.at[0];
-	const plan *p = e->g->p;
-	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
-		TRY(add_input(r, p, e->g->v.inputs.at[i]));
-	if (e->g->whole) {
+	const plan *p = e->of.p;
+	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
+		TRY(add_input(r, p, e->of.v.inputs.at[i]));
+	if (e->of.whole) {
 		walker w = {r, p, 0, e->noutputs};
 		if (e->e->nstores) /* (output, stored tensors): the paths are those of the first */
 			w.at = 1;
@@ -180,7 +180,7 @@ clv_status runtime_describe(runtime *r)
 		return name_outputs(r, p);
 	}
 	for (uint32_t i = 0; i < e->noutputs; i++)
-		TRY(add_label(r, p, e->g->outputs.at[i]));
+		TRY(add_label(r, p, e->of.outputs.at[i]));
 	return CLV_OK;
 }
 
@@ -215,11 +215,11 @@ static clv_status layout_of(const plan *p, const value *x, const int64_t *symbol
 clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_t i, const clv_sizes *sizes,
                                    int64_t *shape, int64_t *strides)
 {
-	if (!r || which >= r->plans.n || i >= r->plans.at[which].g->v.inputs.n || !shape)
+	if (!r || which >= r->plans.n || i >= r->plans.at[which].of.v.inputs.n || !shape)
 		return fail(CLV_E_INVALID, "clv_runtime_input_shape: there is no input %u of a plan %u, or no place for it", i,
 		            which);
 	TRY(sizes_check(sizes));
-	const clv_program *g = r->plans.at[which].g;
+	const plan_part *g = &r->plans.at[which].of;
 	int64_t *symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *symbols);
 	if (!symbols)
 		return fail_nomem();

@@ -1,0 +1,43 @@
+/* A call of a plan: what goes in, what comes out beside tensors, and whether the inputs are what the plan was captured with. */
+#ifndef RUNTIME_CALL_H
+#define RUNTIME_CALL_H
+
+#include "plan/view.h"
+#include "tensor/tensor.h"
+
+/* A number of the output tree that differs from run to run. */
+typedef struct run_number {
+	bool real;
+	int64_t i;
+	double f;
+} run_number;
+
+/* The node that a run is at, for whoever looks from outside. "": at none. */
+typedef struct run_place {
+	char name[128], op[128], module[256];
+} run_place;
+
+typedef struct run_call {
+	clv_tensor *const *inputs; /* of the view, borrowed */
+	const int64_t *symbols;    /* values of the plan's symbols; NULL: read off the inputs */
+	run_number *numbers;       /* of the part; NULL: not wanted */
+	run_place *place;          /* told before each node; NULL: nobody looks */
+	int64_t *times;            /* per step: nanoseconds are added; NULL: nobody asks */
+	/* For the runtime: the version of the weights that the run read, NULL: not wanted; and the one that it has to be. */
+	int64_t *version;
+	const int64_t *wants_version;
+} run_call;
+
+/* inputs.c. The values of the plan's symbols in a call (-1: read from data on the way), each in its range; `given`: known
+   already, may be NULL. */
+clv_status inputs_symbols(const view *v, const tensor_meta *inputs, const int64_t *given, int64_t *out);
+/* The name of an input, or its label, as far as it goes into `scratch`. */
+const char *input_name(const plan *p, value_id v, char *scratch, size_t n);
+/* What is wrong with an input: of another dtype, device, layout or shape than the plan has at these sizes, one per expression.
+   CLV_OK: nothing. */
+clv_status input_check(const plan *p, value_id v, const tensor_meta *t, const int64_t *sizes);
+/* The same of all inputs of a view, given as tensors. */
+clv_status call_symbols(const view *v, clv_tensor *const *inputs, const int64_t *given, int64_t *out);
+clv_status inputs_check(const view *v, clv_tensor *const *inputs, const int64_t *given);
+
+#endif
