@@ -1,4 +1,4 @@
-/* The report: checks what is asked for, and puts the plan's data into the page. */
+/* Writes the report: checks the options and puts the plan's data into the page. */
 #include "emit/html.h"
 
 #include <math.h>
@@ -66,7 +66,7 @@ static clv_status check_facts(const clv_html_options *o)
 	return CLV_OK;
 }
 
-static clv_status read_options(const clv_frontiers *f, clv_html_options *o)
+static clv_status check_html_options(const clv_frontiers *f, clv_html_options *o)
 {
 	if (o->frontier != CLV_NONE && o->frontier >= f->n)
 		return fail(CLV_E_INVALID, "clv_html_options: frontier %u is chosen, and there are %u", o->frontier, f->n);
@@ -83,7 +83,7 @@ static clv_status read_options(const clv_frontiers *f, clv_html_options *o)
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 /* Text between tags. Anybody may have chosen it: nothing in it is a tag, and it is valid UTF-8. */
-static void put_text(const char *s, strbuf *b)
+static void put_html_text(const char *s, strbuf *b)
 {
 	bool utf8 = utf8_valid(s, strlen(s));
 	for (; *s; s++) {
@@ -100,11 +100,11 @@ static void put_part(const unsigned char *part, size_t n, strbuf *b)
 	strbuf_add(b, (const char *)part, n);
 }
 
-static clv_status write_page(const clv_frontiers *f, clv_html_options *o, strbuf *b)
+static clv_status write_report(const clv_frontiers *f, clv_html_options *o, strbuf *b)
 {
-	TRY(read_options(f, o));
+	TRY(check_html_options(f, o));
 	put_part(report_head, report_head_size, b);
-	put_text(o->title, b);
+	put_html_text(o->title, b);
 	put_part(report_middle, report_middle_size, b);
 	TRY(html_data(f, o, b));
 	put_part(report_tail, report_tail_size, b);
@@ -120,7 +120,7 @@ clv_status clv_plan_html(const clv_plan *p, const clv_html_options *options, cha
 		return fail(CLV_E_INVALID, "clv_plan_html needs a plan and a place for the page");
 	TRY(options_read(&o, sizeof o, options, "clv_html_options"));
 	TRY(clv_frontiers_create(p, &o.sizes, &f));
-	clv_status st = write_page(f, &o, &b);
+	clv_status st = write_report(f, &o, &b);
 	clv_frontiers_free(f);
 	if (st == CLV_OK)
 		return strbuf_take(&b, out);

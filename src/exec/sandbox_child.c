@@ -1,6 +1,8 @@
-/* The process of a sandbox. Torch is loaded when it starts; it gets its order and two files over the socket, has the libraries
- * look at the machine, gives up all that it will not need, and only then reads the file. From there on a file that takes this
- * process over has gained nothing: it can compute, and answer. */
+/* The process of a sandbox.
+ *
+ * Torch is loaded when it starts. It receives its order and the files over the socket, lets the libraries inspect the
+ * machine, gives up every right it will not need, and only then reads the file. A file that takes over this process gains
+ * nothing: it can compute, and answer. */
 #define _GNU_SOURCE /* MSG_CMSG_CLOEXEC, syscall */
 #include <errno.h>
 #include <fcntl.h>
@@ -118,7 +120,7 @@ static clv_status map_model(server *s)
 	return CLV_OK;
 }
 
-static clv_status prepare(server *s)
+static clv_status prepare_server(server *s)
 {
 	TRY(take_order(s));
 	TRY(take_texts(s));
@@ -136,7 +138,7 @@ static const char *next_text(const char **at)
 	return text;
 }
 
-static clv_status load(server *s)
+static clv_status load_model(server *s)
 {
 	const sandbox_order *o = &s->order;
 	clv_runtime_options how = CLV_RUNTIME_OPTIONS_INIT;
@@ -175,7 +177,7 @@ typedef struct call {
 	uint32_t nnumbers;
 } call;
 
-static void call_free(call *x)
+static void server_call_free(call *x)
 {
 	for (uint32_t i = 0; x->tensors && i < x->c.ntensors; i++)
 		br_unref(x->tensors[i]);
@@ -198,7 +200,7 @@ static clv_status take_call(server *s, call *x)
 	return parcel_open(s->calls.at + call_head(&x->c), x->c.tensors, x->tensors, x->c.ntensors);
 }
 
-static clv_status run_plan(server *s, call *x)
+static clv_status run_called_plan(server *s, call *x)
 {
 	const runtime_plan *e = &s->r->plans.at[x->c.plan];
 	run_spec spec = {.inputs = x->tensors,
@@ -221,7 +223,7 @@ static clv_status run_plan(server *s, call *x)
 	return st;
 }
 
-static clv_status run(server *s, call *x)
+static clv_status run_call(server *s, call *x)
 {
 	if (x->c.plan >= s->r->plans.n)
 		return fail(CLV_E_INVALID, "there is no plan %u", x->c.plan);
@@ -232,7 +234,7 @@ static clv_status run(server *s, call *x)
 	x->numbers = mem_alloc((e->g->out_numbers.n + 1) * sizeof *x->numbers);
 	if (!x->results || !x->numbers)
 		return fail_nomem();
-	TRY(run_plan(s, x));
+	TRY(run_called_plan(s, x));
 	x->nnumbers = e->g->out_numbers.n;
 	for (uint32_t i = 0; i < e->g->v.inputs.n; i++)
 		if (sandbox_writes(e, i))
@@ -248,7 +250,7 @@ static clv_status assign(server *s, const call *x)
 	return runtime_assign(s->r, &one, 1);
 }
 
-static sandbox_number number_of(const br_arg *from)
+static sandbox_number number_for_wire(const br_arg *from)
 {
 	switch (from->kind) {
 	case BR_COMPLEX: return (sandbox_number){.kind = from->kind, .re = from->u.c.re, .im = from->u.c.im};
@@ -258,7 +260,7 @@ static sandbox_number number_of(const br_arg *from)
 	}
 }
 
-static clv_status put_results(server *s, const call *x, const parcel *tensors, sandbox_answer *a)
+static clv_status put_answer(server *s, const call *x, const parcel *tensors, sandbox_answer *a)
 {
 	size_t numbers = x->nnumbers * sizeof(sandbox_number);
 	if (tensors->image.total > s->order.answer - numbers)
@@ -266,7 +268,7 @@ static clv_status put_results(server *s, const call *x, const parcel *tensors, s
 		            tensors->image.total, (unsigned long long)s->order.answer);
 	TRY(area_map(&s->answers, numbers + tensors->image.total));
 	for (uint32_t i = 0; i < x->nnumbers; i++) {
-		sandbox_number n = number_of(&x->numbers[i]);
+		sandbox_number n = number_for_wire(&x->numbers[i]);
 		memcpy(s->answers.at + i * sizeof n, &n, sizeof n);
 	}
 	st_copy(&tensors->image, s->answers.at + numbers);
@@ -289,7 +291,7 @@ static clv_status answer(server *s, const call *x, const parcel *tensors, clv_st
 {
 	sandbox_answer a;
 	if (st == CLV_OK)
-		st = put_results(s, x, tensors, &a);
+		st = put_answer(s, x, tensors, &a);
 	if (st != CLV_OK)
 		TRY(put_error(s, st, &a));
 	s->place->name[0] = '\0';
@@ -306,12 +308,12 @@ static bool serve_call(server *s)
 	if (st == CLV_E_IO)
 		there = false;
 	if (st == CLV_OK)
-		st = x.c.kind == SANDBOX_RUN ? run(s, &x) : assign(s, &x);
+		st = x.c.kind == SANDBOX_RUN ? run_call(s, &x) : assign(s, &x);
 	if (st == CLV_OK)
 		st = parcel_make(x.results, x.nresults, &tensors);
 	there = there && answer(s, &x, &tensors, st) == CLV_OK;
 	parcel_free(&tensors);
-	call_free(&x);
+	server_call_free(&x);
 	return there;
 }
 
@@ -331,10 +333,10 @@ static clv_status answer_plain(server *s, clv_status st)
 int clv_sandbox_serve(int socket)
 {
 	server s = {.w = {.fd = socket}};
-	clv_status st = prepare(&s);
+	clv_status st = prepare_server(&s);
 	if (answer_plain(&s, st) != CLV_OK || st != CLV_OK)
 		return 1;
-	st = load(&s);
+	st = load_model(&s);
 	if (answer_plain(&s, st) != CLV_OK || st != CLV_OK)
 		_exit(1); /* what libraries do at their end may need what is gone */
 	while (serve_call(&s))
