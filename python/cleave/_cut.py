@@ -13,6 +13,7 @@ from . import _native, _show, progress
 from ._capture import Arguments, Captured
 from ._compiled import Segment
 from ._cuda_graph import GraphSegment
+from ._dispatch import MAX_PLANS, Served
 from ._log import logger, warn
 from ._objective import Objective
 from ._regime import Plans, Regime
@@ -40,6 +41,7 @@ class Wanted(NamedTuple):
     optimize: Optimize = SAFE
     threads: int = 0
     records: bool = True  # what the forward does on other data, when a call needs it
+    max_plans: int = MAX_PLANS
 
 
 class Engines(NamedTuple):
@@ -79,6 +81,8 @@ def _engine(
 
 class Cut:
     """One plan cut in two, ready to run."""
+
+    plans: Cuts
 
     def __init__(
         self,
@@ -300,14 +304,20 @@ class Cuts(Plans[Cut]):
     confirms = False  # the halves are, which takes no longer
 
     def __init__(
-        self, target: Target, example: tuple[Any, Any], want: Wanted, regime: Regime, first: Cuts | None
+        self,
+        home: Served[Cuts, Cut],
+        target: Target,
+        example: tuple[Any, Any],
+        want: Wanted,
+        regime: Regime,
+        first: Cuts | None,
     ) -> None:
         """first: the cuts of the example's regime, whose boundary and whose symbols these have too."""
         self.want = want
         sizes = want.spec.sizes if first is None else first.found_sizes(want.spec.batch_symbol)
         if sizes.empty and want.objective.batch_size is not None:
             raise SplitError("objective: batch_size needs a dynamic_batch; without one the example has the size")
-        super().__init__(target, example, sizes, regime, None if first is None else first.main, record=want.records)
+        super().__init__(home, target, example, sizes, regime, None if first is None else first.main)
 
     def check_example(self, sizes: dict[str, int]) -> None:
         self.want.spec.check_example(sizes)

@@ -66,6 +66,11 @@ PyObject *none_or_raise(clv_status st)
 	Py_RETURN_NONE;
 }
 
+bool ok_or_raise(clv_status st)
+{
+	return st == CLV_OK || raise_status(st) != NULL;
+}
+
 void list_push(PyObject **list, PyObject *item)
 {
 	if (!item || PyList_Append(*list, item) < 0)
@@ -345,7 +350,7 @@ PyMODINIT_FUNC PyInit__native(void)
 {
 	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
 	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&PartitionType) < 0 ||
-	    PyType_Ready(&RuntimeType) < 0 || PyType_Ready(&CodeType) < 0)
+	    PyType_Ready(&RuntimeType) < 0 || PyType_Ready(&CodeType) < 0 || PyType_Ready(&DispatcherType) < 0)
 		return NULL;
 	PyObject *m = PyModule_Create(&module);
 	if (!m)
@@ -355,6 +360,7 @@ PyMODINIT_FUNC PyInit__native(void)
 	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 ||
 	    PyModule_AddObjectRef(m, "Blocks", (PyObject *)&BlocksType) < 0 ||
 	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
+	    PyModule_AddObjectRef(m, "Dispatcher", (PyObject *)&DispatcherType) < 0 ||
 	    PyModule_AddObjectRef(m, "Code", (PyObject *)&CodeType) < 0 ||
 	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) || !checks_add_names(m) ||
 	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||

@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -125,35 +125,13 @@ class Runtime:
 
 # backend, arguments, timeout, workdir, cache, parallel, python, environment, minimum, most, fallback, threshold,
 # dynamic, dryrun, operators and modules on the tape, rtol, atol
-TraceOptions = tuple[
-    str,
-    list[str],
-    float,
-    str | None,
-    str | None,
-    int,
-    str,
-    list[str],
-    int,
-    int,
-    bool,
-    float,
-    bool,
-    bool,
-    list[str],
-    list[str],
-    float,
-    float,
-    bool,
-    str,
-]
 Described = tuple[str, str, tuple[int | str, ...]]  # label, dtype, shape
 
 def trace(
     artifact: Artifact,
     calls: list[list[Tensor]],
     reasons: list[list[str | None] | None],
-    options: TraceOptions,
+    options: tuple[Any, ...],  # the fields of clv_trace_options (read_options in _native_trace.c)
     progress: Callable[[str, int, int], object],
     log: Callable[[str], object],
     path: bytes,
@@ -225,6 +203,29 @@ def artifact_save(
     state: dict[str, Tensor],
     to_host: Callable[[list[Tensor]], list[Tensor]],
 ) -> None: ...
+
+class Dispatcher:
+    def __init__(self, limit: int, evicted: Callable[[Any], None]) -> None: ...
+    def add(
+        self, regime: Hashable, points: Sequence[tuple[int, ...]] | None, payload: Any, rank: int, name: str
+    ) -> None: ...
+    def drop(self, payload: Any) -> None: ...
+    def find(self, regime: Hashable) -> Any: ...
+    def list(
+        self, regime: Hashable = ..., point: tuple[int, ...] | None = None, name: str | None = None
+    ) -> list[Any]: ...
+    def serve(
+        self,
+        regime: Hashable,
+        point: tuple[int, ...] | None,
+        first: Any,
+        in_order: bool,
+        run: Callable[..., Any],
+        miss: Callable[..., Any] | None,
+        *args: Any,
+    ) -> Any: ...
+    def __enter__(self) -> Dispatcher: ...
+    def __exit__(self, *unused: object) -> None: ...
 
 class Stream:
     def __init__(self, root_class: str) -> None: ...

@@ -1,21 +1,20 @@
-"""Which plan serves a call: the regimes of a model, and the plans of each.
+"""The regimes of a model, and what records the plans of each.
 
 A *regime* is all that a plan depends on beside the sizes of its inputs: grad mode, train and eval flags, what is
-trainable, dtypes and devices, autocast. Its plans are captured when it is first met."""
+trainable, dtypes and devices, autocast. Its plans are captured when it is first met (_dispatch.py)."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from ._capture import Arguments, Captured, take_apart
 from ._dims import SizeSpec, check_sizes, warn_of_images
+from ._dispatch import Served, Ways
 from ._sizes import Sized, found_sizes
 from ._state import Target
-from ._ways import Ways
 from .errors import InputError
 from .plan import capture_checked, capture_shapes, capture_sized
 
@@ -74,6 +73,7 @@ class Prepared(Protocol):
     source: Captured  # as it was captured
     captured: Captured  # with its nodes in the order in which they run
     signature: str
+    plans: Any  # the Plans that it is one of
 
     def check_model(self) -> None: ...
 
@@ -86,21 +86,21 @@ class Plans(Generic[T]):
     model does something else at other sizes (_sizes.py)."""
 
     confirms = True  # a plan with formulas is compared with the model as a whole, before anything is made of it
+    ways: Ways[Any]
 
     def __init__(
         self,
+        home: Served[Any, T],
         target: Target,
         example: tuple[Any, Any],
         sizes: SizeSpec,
         regime: Regime,
         like: T | None,
         made: Plans[T] | None = None,
-        record: bool = True,
     ) -> None:
-        """like: how a plan of the example's regime was prepared, as these are to be too. made: plans of the same
-        regime, prepared in another way, which are not captured again."""
-        self.target, self.example, self.regime = target, example, regime
-        self.ways: Ways[Self] = Ways(target.name, record)  # plans of the regime for other data
+        """home: where they serve. like: how a plan of the example's regime was prepared, as these are to be too. made:
+        plans of the same regime, prepared in another way, which are not captured again."""
+        self.home, self.target, self.example, self.regime = home, target, example, regime
         args, kwargs = example
         arguments = self.arguments = take_apart(target, args, kwargs)
         self.names = arguments.names
@@ -125,12 +125,6 @@ class Plans(Generic[T]):
         self.first = arguments  # what the first plan is prepared for: the example, at other sizes where it is special
         self.main: T = self.prepare(self.captured, arguments, like)
         self.captured = self.main.captured
-        self.by_plan: dict[int, T] = {id(self.main.source): self.main}  # replaced, not changed
-        self.lock = threading.Lock()  # around replacing it
-
-    def every(self) -> tuple[Self, ...]:
-        """These plans, and those of the regime for other data."""
-        return (self, *self.ways.others)
 
     def prepare(self, captured: Captured, arguments: Arguments, like: T | None) -> T:
         """Makes a plan ready for inputs like these, and compares it with the model at sizes it is proven for."""
@@ -171,62 +165,55 @@ class Plans(Generic[T]):
             return {}
         return dict(zip(self.sized.names, self.sized.sizes_of(leaves), strict=True))
 
-    def serving(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> T:
-        """The plan that serves these inputs; sizes that are used for the first time are recorded."""
-        sized = self.sized
-        if sized is None:
-            return self.main
-        captured = sized.plan_at(sized.sizes_of(leaves))
-        found = self.by_plan.get(id(captured)) if captured is not None else None
-        if found is not None:
-            return found
-        arguments = take_apart(self.target, args, kwargs)
-        self.main.check_model()
-        sized.check_inputs(arguments)
-        return self._record(arguments)
+    def point_of(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+        """Sizes in their order; None: they do not matter."""
+        return None if self.sized is None else tuple(sizes.get(name, -1) for name in self.sized.names)
 
-    def proven_at(self, sizes: Mapping[str, int]) -> T | None:
-        """The plan that serves these sizes; None: they were never seen."""
+    def obtain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """The plan for these inputs, prepared; sizes that were never seen are recorded."""
         if self.sized is None:
             return self.main
-        captured = self.sized.plan_at(tuple(sizes.get(name, -1) for name in self.sized.names))
-        return self.by_plan.get(id(captured)) if captured is not None else None
+        arguments = take_apart(self.target, args, kwargs)
+        self.main.check_model()
+        self.sized.check_inputs(arguments)
+        return self._obtain(self.sized, arguments)
 
-    def _record(self, arguments: Arguments) -> T:
-        assert self.sized is not None
+    def _obtain(self, sized: Sized, arguments: Arguments) -> T:
+        point = sized.sizes_of(arguments.leaves)
+        known = sized.served.get(point)
+        found = next((p for p in self.prepared() if p.source is known), None)
+        if not self.whole and found is not None:
+            return found
         if not self.whole:
             sizes = ", ".join(f"{name}={n}" for name, n in self.sizes_of(arguments.leaves).items())
             raise InputError(
                 f"{sizes} was never seen, and only half of the model is here: call prepare_sizes before keep_only"
             )
         with torch.set_grad_enabled(self.regime.grad):
-            captured = self.sized.obtain(arguments, self.sized.sizes_of(arguments.leaves))
-        with self.lock:
-            found = self.by_plan.get(id(captured))
-            if found is None:
-                found = self.prepare(captured, arguments, self.main)
-                kept = {id(self.main.source), *(id(c) for c, _ in self.sized.plans)}
-                known = {key: c for key, c in self.by_plan.items() if key in kept}
-                self.by_plan = {**known, id(captured): found}
-        return found
+            captured = sized.obtain(arguments, point)
+        found = next((p for p in self.prepared() if p.source is captured), None)
+        return found if found is not None else self.prepare(captured, arguments, self.main)
 
-    def known(self, name: str) -> T | None:
-        """The plan that has this signature."""
-        return next((found for found in self.by_plan.values() if found.signature == name), None)
+    def prepared(self) -> list[T]:
+        """The plans that serve some size, the first one first."""
+        here = {id(c) for c in self.sized.served.values()} if self.sized is not None else set()
+        return [p for p in self.home.of(self) if p is self.main or id(p.source) in here]
+
+    def at(self, point: tuple[int, ...]) -> T | None:
+        """The plan that serves these sizes; None: none does yet."""
+        captured = self.sized.served.get(point) if self.sized is not None else self.main.source
+        return next((p for p in self.home.of(self) if p.source is captured), None)
 
     def see(self, sizes: Mapping[str, int]) -> None:
         """Has a look at sizes that so far only the other half has seen, or that will be needed."""
-        if self.sized is None or set(sizes) != set(self.sized.names):
+        sized = self.sized
+        if sized is None or set(sizes) != set(sized.names):
             return
-        point = tuple(sizes[name] for name in self.sized.names)
-        self.sized.check_range(self.names, point)
+        point = tuple(sizes[name] for name in sized.names)
+        sized.check_range(self.names, point)
         self.main.check_model()
-        self._record(self.sized.resized(self.arguments, point))
-
-    def served(self) -> list[T]:
-        """The plans that serve some size, the first one first."""
-        here = {id(c) for c in self.sized.served.values()} if self.sized is not None else set()
-        return [self.main, *(c for key, c in self.by_plan.items() if c is not self.main and key in here)]
+        with self.home.dispatch:
+            self.home.put(self, self._obtain(sized, sized.resized(self.arguments, point)))
 
     def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises what is wrong with inputs that a plan did not take, if it is their sizes."""

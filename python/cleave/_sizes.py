@@ -18,7 +18,7 @@ import torch
 from . import _dims, _native, _shapes, _tree, progress
 from ._capture import Arguments, Capture, Captured, ModuleUse, Recorded, flow_symbols, misfit, recycling
 from ._dims import ENOUGH, Place, Point, SizeSpec, Symbol
-from ._log import logger, warn
+from ._log import logger
 from ._state import Target
 from .errors import CaptureError, CleaveError, InputError
 
@@ -36,7 +36,6 @@ class Check(Protocol):
 
 
 KEPT = 64  # records that a family keeps; later points are compared with its formulas and forgotten
-MOST_OWN = 64  # plans for single points that are kept
 MOST_FAMILIES = 128
 MOST_ODD = 16  # records that are left out, one after the other, to see whether one alone is odd
 
@@ -633,7 +632,7 @@ class Sized:
         captured = None if self.folding else work.with_flow(mine, self.grad)
         captured = captured or work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
         self.check(captured, work)
-        self._forget_oldest()
+        self._forget_oldest_family()
         self.serve(captured, [point], family.differs or family.reason)
         return captured
 
@@ -660,15 +659,12 @@ class Sized:
         self.plans = tuple(p for p in self.plans if p[0] is not captured)
         self.served = {p: c for p, c in self.served.items() if c is not captured}
 
-    def _forget_oldest(self) -> None:
-        """Plans for single points are kept up to a number."""
-        own = [c for c, _ in self.plans if not c.symbols and c is not getattr(self, "captured", None)]
-        if len(own) >= MOST_OWN:
-            warn(
-                f"{self.target.name} has had {MOST_OWN} sizes with a plan of their own ({', '.join(self.names)}), and "
-                f"gives up the oldest for each new one: {self.reason or 'the model does something else at each'}"
-            )
-            self._drop(own[0])
+    def forget(self, captured: Captured) -> None:
+        """A plan gave way to others: its sizes are to be recorded anew."""
+        with self.lock:
+            self._drop(captured)
+
+    def _forget_oldest_family(self) -> None:
         if len(self.families) >= MOST_FAMILIES:
             oldest = next((f for f in self.families[1:] if f.captured is None), None)
             self.families = tuple(f for f in self.families if f is not oldest)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from . import _native, progress
 from ._capture import Arguments, Captured
 from ._dims import SizeSpec
+from ._dispatch import Served
 from ._example import DTYPES
 from ._log import logger
 from ._module_checks import stage_checks
@@ -67,6 +68,8 @@ class ValueSpec(NamedTuple):
 
 class Staged:
     """One plan cut into stages, ready to run."""
+
+    plans: StagePlans
 
     def __init__(
         self,
@@ -357,6 +360,7 @@ class StagePlans(Plans[Staged]):
 
     def __init__(
         self,
+        home: Served[StagePlans, Staged],
         target: Target,
         example: tuple[Any, Any],
         sizes: SizeSpec,
@@ -365,12 +369,11 @@ class StagePlans(Plans[Staged]):
         choose: Callable[[Captured, Arguments, dict[str, int], Folding], Placement],
         like: Staged | None,
         made: StagePlans | None = None,
-        record: bool = True,
     ) -> None:
         """choose: puts the nodes of the first plan into stages; the others follow `like`."""
         self.folding = folding
         self.choose = choose
-        super().__init__(target, example, sizes, regime, like, made, record)
+        super().__init__(home, target, example, sizes, regime, like, made)
 
     def prepare(self, captured: Captured, arguments: Arguments, like: Staged | None) -> Staged:
         if like is not None:
@@ -648,11 +651,12 @@ class Stage(nn.Module):
         if sized is None:
             return plans.main, None
         point = self._read_point(plans, tensors)
-        if point not in sized.served or id(sized.served[point]) not in plans.by_plan:
+        staged = plans.at(point)
+        if staged is None:
             with self._mode(*key).of(self._target):
-                plans.main.check_model()
                 plans.see(dict(zip(sized.names, point, strict=True)))
-        staged = plans.by_plan[id(sized.served[point])]
+            staged = plans.at(point)
+            assert staged is not None
         return staged, plans.symbols(staged, dict(zip(sized.names, point, strict=True)))
 
     def _read_point(self, plans: StagePlans, tensors: Tensors) -> tuple[int, ...]:
@@ -661,7 +665,7 @@ class Stage(nn.Module):
         if self.sizes is not None:
             return tuple(self.sizes[name] for name in plans.sized.names)
         problem: InputError | None = None
-        for staged in plans.served():
+        for staged in plans.prepared():
             try:
                 return self._point(plans, staged, staged.programs[self.index].native.symbols(tensors))
             except InputError as error:

@@ -10,10 +10,8 @@ True
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,16 +23,17 @@ from torch import nn
 
 from . import _native, _report, _save, _show, _tree, progress
 from . import profile as profiles
+from ._arguments import renamed
 from ._block_calls import call_texts
 from ._capture import Arguments, Captured, take_apart
 from ._dims import DynamicDims, SizeSpec
+from ._dispatch import Served, Ways
 from ._log import logger
-from ._names import renamed
 from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved, put_numbers
 from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
-from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, SplitError, first_line
+from .errors import ArgumentError, CaptureError, CleaveError, InputError, SplitError, first_line
 from .plan import Plan, as_call, finish, see, see_all
 from .profile import Profile
 
@@ -70,6 +69,15 @@ class Block(NamedTuple):
     cost: profiles.BlockProfile
 
 
+def _itself(staged: Staged, *unused: Any) -> Staged:
+    return staged
+
+
+def _run_staged(staged: Staged, leaves: Sequence[torch.Tensor], recompute: bool, *unused: Any) -> Any:
+    plans = staged.plans
+    return staged.run(leaves, plans.symbols(staged, plans.sizes_of(leaves)), recompute)
+
+
 class PartitionedPlan(_show.Shown):
     """A model cut into stages. Made by pipe_model.
 
@@ -88,7 +96,6 @@ class PartitionedPlan(_show.Shown):
         self._model, self._want = model, want
         self.folding = want.folding
         self._partition: Any
-        self._lock = threading.Lock()
         self._whole = True  # the parameters of all stages are here
         self._stages: dict[int, Stage] = {}
         self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
@@ -135,17 +142,31 @@ class PartitionedPlan(_show.Shown):
         self._target = target
         self._reader = Reader(target)
         regime = self._reader.regime(take_apart(target, *self._example).leaves, self._want.training)
+        self._served: Served[StagePlans, Staged] = Served(
+            target.name, self._want.max_plans, self._want.records, self._record
+        )
         self._first = self._make(regime, self._example, None, made)
-        # Replaced, not changed: other threads may be reading it.
-        self._by_regime: dict[Regime, StagePlans] = {regime: self._first}
+        self._served.add(self._served.ways(regime), self._first)
+
+    def _record(self, ways: Ways[StagePlans], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StagePlans:
+        """Captures the model as it is, and puts the nodes into the stages of the first plan."""
+        regime = ways.regime
+        assert isinstance(regime, Regime)
+        if not ways.all:
+            self._first.check_shapes(take_apart(self._target, args, kwargs).leaves)  # before the model is run on them
+        if not self._whole:
+            raise InputError(
+                "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
+                "what it does in this mode: use the mode once before the stages are moved"
+            )
+        return self._make(regime, (args, kwargs), self._first)
 
     def _make(
         self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None, made: StagePlans | None = None
     ) -> StagePlans:
         sizes = _sizes(self._want, self._target, example) if first is None else first.found_sizes("B")
         like = None if first is None else first.main
-        how = (self._choose, like, made, self._want.records)
-        return StagePlans(self._target, example, sizes, regime, self.folding, *how)
+        return StagePlans(self._served, self._target, example, sizes, regime, self.folding, self._choose, like, made)
 
     def _choose(self, captured: Captured, arguments: Arguments, sizes: dict[str, int], folding: Folding) -> Placement:
         """Folds the first plan, profiles its blocks, and partitions them."""
@@ -260,16 +281,24 @@ class PartitionedPlan(_show.Shown):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._need_data()
         args, kwargs, leaves = self.plan.arrange(args, kwargs)
-        plans = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
+        ways = self._ways(leaves)
         try:
-            return self._run(plans, args, kwargs, leaves)
+            return self._run(ways, (args, kwargs), leaves)
         except InputError:
             self._reader.refresh()
-            again = self._plans((args, kwargs), leaves, torch.is_grad_enabled())
-            if again is plans:
-                plans.explain(args, kwargs)
+            again = self._ways(leaves)
+            if again is ways:
+                for plans in ways.all[:1]:
+                    plans.explain(args, kwargs)
                 raise
-        return self._run(again, args, kwargs, leaves)
+        return self._run(again, (args, kwargs), leaves)
+
+    def _ways(self, leaves: Sequence[torch.Tensor]) -> Ways[StagePlans]:
+        """Those of the model as it is now."""
+        return self._served.ways(self._reader.regime(leaves, torch.is_grad_enabled()))
+
+    def _run(self, ways: Ways[StagePlans], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]) -> Any:
+        return self._served.serve(ways, inputs, leaves, _run_staged, self._want.recomputation)
 
     def see(self, example: Any) -> None:
         """Has the partition serve data like this, where the forward goes another way than in the example: what it does
@@ -282,38 +311,6 @@ class PartitionedPlan(_show.Shown):
     def _need_data(self) -> None:
         if self._target.shapes:
             raise InputError("the model is on the meta device: its partition can be looked at, and nothing be run")
-
-    def _run(self, plans: StagePlans, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Any:
-        """Runs the stages of a regime, by the way that the data leads."""
-
-        def run(way: StagePlans) -> Any:
-            staged = way.serving(args, kwargs, leaves)
-            return staged.run(leaves, way.symbols(staged, way.sizes_of(leaves)), self._want.recomputation)
-
-        way = plans.ways.last or plans
-        try:
-            return run(way)
-        except GuardError as error:
-            make = functools.partial(self._make, plans.regime, (args, kwargs), self._first) if self._whole else None
-            return plans.ways.after(error, way, plans, run, make)
-
-    def _plans(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> StagePlans:
-        """The plans for the model and the modes as they are now."""
-        regime = self._reader.regime(leaves, grad)
-        plans = self._by_regime.get(regime)
-        if plans is not None:
-            return plans
-        self._first.check_shapes(leaves)  # before the model is run on them
-        if not self._whole:
-            raise InputError(
-                "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
-                "what it does in this mode: use the mode once before the stages are moved"
-            )
-        with self._lock:
-            if regime not in self._by_regime:
-                made = self._make(regime, inputs, self._first)
-                self._by_regime = {**self._by_regime, regime: made}
-            return self._by_regime[regime]
 
     def repartition(self, **changes: Any) -> PartitionedPlan:
         """Another partition of the same model: takes what pipe_model takes, for what is to change. The model is not
@@ -381,7 +378,10 @@ class PartitionedPlan(_show.Shown):
         with mode.of(self._target):
             self._reader.refresh()
             leaves = take_apart(self._target, *self._example).leaves
-            self._by_mode[mode] = self._plans(self._example, leaves, mode.grad)
+            with torch.set_grad_enabled(mode.grad):
+                ways = self._ways(leaves)
+            self._served.serve(ways, self._example, leaves, _itself)
+            self._by_mode[mode] = ways.all[0]
         return self._by_mode[mode]
 
     def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
@@ -563,7 +563,7 @@ class PartitionedPlan(_show.Shown):
                 _save.points_of(sized, staged.source),
                 _save.fixed_of(sized, staged.source),
             )
-            for staged in plans.served()
+            for staged in plans.prepared()
         ]
         firsts = [0, *plans.main.ends[:-1]]
         notes = {"stages": " ".join(map(str, firsts)), "devices": " ".join(map(str, self.device_of))}
@@ -637,6 +637,7 @@ def pipe_model(
     dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
     variants: Sequence[Any] = (),
     on_guard: str = "record",
+    max_plans: int | None = None,
 ) -> PartitionedPlan:
     """Captures a model, measures its blocks, and cuts it into pipeline stages that are in balance.
 

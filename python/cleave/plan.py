@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -33,11 +33,11 @@ from ._capture import (
 )
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size, warn_of_images
-from ._log import logger, warn
+from ._dispatch import MAX_PLANS, Served, Ways, read_max_plans, read_on_guard
+from ._log import logger
 from ._sizes import Sized, found_sizes
 from ._state import RandomState, Target, fingerprint
 from ._threads import read_threads
-from ._ways import Ways, read_on_guard
 from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, LayoutError
 from .optimize import LEVELS, SAFE, Optimize, read_optimize
 from .visualization import Drawable, Subject
@@ -46,7 +46,6 @@ log = logger("capture")
 
 REPEATS = 3  # of eager, to see whether it gives the same numbers each time
 SPREADS, WORST = 10, 0.02  # as far from eager as this many times eager from itself, and of the largest number
-MAX_VARIANTS = 32  # plans for other layouts that one Plan keeps
 
 
 def plan_signature(captured: Captured, origin: str) -> str:
@@ -114,7 +113,10 @@ class Program:
 
 
 class _Variant:
-    """A whole plan for one grad mode (or both)."""
+    """A whole plan, ready to run."""
+
+    signature = ""
+    plans: Way
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class _Variant:
         graph: bool = False,
         threads: int = 0,
     ) -> None:
-        self.captured = captured
+        self.captured = self.source = captured
         nodes = captured.plan.node_count()
         self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize, graph=graph, threads=threads)
         self.run = self.program.run
@@ -135,6 +137,63 @@ class _Variant:
 
     def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
         return finish(self.captured, self.program.rebinds, self.run(leaves))
+
+
+def _run(variant: _Variant, leaves: Sequence[torch.Tensor], *unused: Any) -> Any:
+    return variant(leaves)
+
+
+class Way:
+    """Records plans of one grad mode and layout of the inputs: for the sizes of an example, or for many."""
+
+    ways: Ways[Way]
+
+    def __init__(
+        self,
+        home: Served[Way, _Variant],
+        target: Target,
+        main: _Variant,
+        sized: Sized | None,
+        example: Arguments | None,
+        how: dict[str, Any],
+    ) -> None:
+        """example: what other sizes are made of."""
+        self.home, self.target, self.main, self.sized, self.example, self.how = home, target, main, sized, example, how
+
+    def obtain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Variant:
+        """The plan for these inputs; sizes that were never seen are recorded first."""
+        sized = self.sized
+        if sized is None:
+            return self.main
+        arguments = take_apart(self.target, args, kwargs)
+        sized.check_model()
+        sized.check_inputs(arguments)
+        captured = sized.obtain(arguments, sized.sizes_of(arguments.leaves))
+        found = next((v for v in self.home.of(self) if v.source is captured), None)
+        if found is None:
+            found = _Variant(captured, **self.how)
+            found.program.settle(arguments.leaves)
+        return found
+
+    def served(self) -> list[Captured]:
+        """The plans that serve some size, the first one first."""
+        return [self.main.source] if self.sized is None else _save.served_plans(self.sized)
+
+    def entries(self, prove: str) -> list[_save.PlanEntry]:
+        """The plans for a file."""
+        sized, example = self.sized, self.example
+        if sized is not None and example is not None:
+            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
+        return [
+            _save.PlanEntry(
+                c,
+                plan_signature(c, "" if sized is None else sized.origin(c)),
+                None,
+                _save.points_of(sized, c),
+                _save.fixed_of(sized, c),
+            )
+            for c in self.served()
+        ]
 
 
 def keep(places: Sequence[tuple[Any, Any]], out: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -178,20 +237,20 @@ class Plan(_show.Shown, Drawable):
         graph: bool = False,
         threads: int = 0,
         record: bool = True,
+        max_plans: int = MAX_PLANS,
     ) -> None:
         self._target = target
-        self._ways: Ways[Plan] = Ways(target.name, record)
         self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads}
         self._sized = sized
         self._example = example  # what other sizes are made of
-        self._lock = threading.Lock()
-        variant = self._first = _Variant(captured, **self._how)
-        self._variants: dict[Hashable, _Variant] = {}  # by grad mode, or by grad mode and strides
-        if captured.with_grad:
-            self._variants[True] = variant
-        if captured.without_grad:
-            self._variants[False] = variant
+        self._served: Served[Way, _Variant] = Served(target.name, max_plans, record, self._record)
         self._main = captured
+        # Regimes are grad modes; with the layout of the inputs where plans are for one.
+        self._grads = [grad for grad, serves in ((True, captured.with_grad), (False, captured.without_grad)) if serves]
+        self._first = _Variant(captured, **self._how)
+        for grad in self._grads:
+            variant = self._first if grad is self._grads[0] else _Variant(captured, **self._how)
+            self._served.add(self._served.ways(grad), self._way(variant, sized, example))
         positional, keyword = captured.arguments.children
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
@@ -200,55 +259,51 @@ class Plan(_show.Shown, Drawable):
         # Inside a capture the model's own operators become part of that plan; torch.func has tensors of its own.
         if _native.recording() or _functorch.peek_interpreter_stack() is not None:
             return self._target.call(*args, **kwargs)
-        way = self._ways.last or self
         try:
-            return way._serve(args, kwargs, leaves)
-        except GuardError as error:
-            return self._ways.after(
-                error, way, self, lambda p: p._serve(args, kwargs, leaves), lambda: self._other_way(args, kwargs)
-            )
-
-    def _other_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        """The plan of a call that goes where no plan does."""
-        sizes = found_sizes(self._sized, self._example.names if self._example is not None else (), "B")
-        return _make_plan(self._target, args, kwargs, sizes, both=False, how=self._how)
-
-    def _serve(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> Any:
-        """Runs the plan for the grad mode, sizes and layout of a call."""
-        grad = torch.is_grad_enabled()
-        key: Hashable = grad
-        try:
-            if self._sized is not None:
-                key = self._sized_key(self._sized, grad, args, kwargs, leaves)
-            return self._variant_for(key, args, kwargs, leaves)(leaves)
+            return self._served.serve(self._ways(leaves), (args, kwargs), leaves, _run)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
         layouts = ((t.shape, t.stride(), t.requires_grad) for t in leaves)
-        key = (grad, *layouts, *same_inputs(leaves), self._trainable())
-        return self._variant_for(key, args, kwargs, leaves)(leaves)
+        key = (torch.is_grad_enabled(), *layouts, *same_inputs(leaves), self._trainable())
+        return self._served.serve(self._served.ways(key), (args, kwargs), leaves, _run)
 
-    def _sized_key(self, sized: Sized, grad: bool, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> Hashable:
-        """Which plan serves inputs of these sizes; sizes that were never seen are recorded first."""
-        sizes = sized.sizes_of(leaves)
-        captured = sized.plan_at(sizes)
-        if captured is None:
-            arguments = take_apart(self._target, args, kwargs)
-            sized.check_model()
-            sized.check_inputs(arguments)
-            captured = sized.obtain(arguments, sizes)
-        if grad not in self._variants:  # the formulas are for the other grad mode
-            return (grad, *(t.shape for t in leaves))
-        if captured is self._main:
-            return grad
-        key = (grad, id(captured))
-        with self._lock:
-            if key not in self._variants:
-                kept = {id(c) for c, _ in sized.plans}
-                for other in [k for k, v in self._variants.items() if k == (grad, id(v.captured)) and k[1] not in kept]:
-                    del self._variants[other]
-                variant = self._variants[key] = _Variant(captured, **self._how)
-                variant.program.settle(leaves)
-        return key
+    def _ways(self, leaves: Sequence[torch.Tensor]) -> Ways[Way]:
+        """Those of a call, unless its layout is another one."""
+        grad = torch.is_grad_enabled()
+        if self._sized is None or grad in self._grads:
+            return self._served.ways(grad)
+        return self._served.ways((grad, *(t.shape for t in leaves)))  # the formulas are for the other grad mode
+
+    def _way(self, variant: _Variant, sized: Sized | None, example: Arguments | None) -> Way:
+        return Way(self._served, self._target, variant, sized, example, self._how)
+
+    def _record(self, ways: Ways[Way], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
+        """What records the plans of a grad mode or layout that the first capture does not serve, or of another way."""
+        grad, sized, arguments = torch.is_grad_enabled(), None, take_apart(self._target, args, kwargs)
+        if ways.all and ways.regime in self._grads and self._sized is not None:
+            names = self._example.names if self._example is not None else ()
+            sized = capture_sized(self._target, args, kwargs, grad, found_sizes(self._sized, names, "B"))
+            captured = sized.captured
+        else:
+            if not ways.all:
+                self._check_first(arguments)
+            captured = capture_checked(self._target, args, kwargs, grad, both=ways.regime in self._grads[1:])
+        variant = _Variant(captured, **self._how)
+        variant.program.settle(arguments.leaves)
+        for other in self._grads if captured.with_grad and captured.without_grad and ways.regime in self._grads else ():
+            if other is not ways.regime:
+                twin = _Variant(captured, **self._how)
+                self._served.add(self._served.ways(other), self._way(twin, sized, arguments))
+        return self._way(variant, sized, arguments)
+
+    def _check_first(self, arguments: Arguments) -> None:
+        """Shapes and dtypes stay those of the first capture, or in its ranges, whatever the layout."""
+        native = self._first.program.native
+        for check in (native.check_model, lambda: native.check(arguments.leaves)):
+            with contextlib.suppress(LayoutError):
+                check()
+        if self._sized is not None:
+            self._sized.check_inputs(arguments)
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
@@ -298,33 +353,6 @@ class Plan(_show.Shown, Drawable):
         if any(v is not signature.parameters[k].default for k, v in left.items()):
             return None
         return tuple(given[k] for k in names), {k: given[k] for k in keyword.keys}
-
-    def _variant_for(
-        self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]
-    ) -> _Variant:
-        """The plan for a grad mode or layout; one that the first capture does not serve is captured now."""
-        variant = self._variants.get(key)
-        if variant is not None:
-            return variant
-        with self._lock:
-            variant = self._variants.get(key)
-            if variant is not None:
-                return variant
-            for check in (self._first.program.native.check_model, lambda: self._first.program.native.check(leaves)):
-                with contextlib.suppress(LayoutError):  # shapes and dtypes stay those of the first capture
-                    check()
-            captured = capture_checked(self._target, args, kwargs, torch.is_grad_enabled(), both=False)
-            evict = len(self._variants) >= MAX_VARIANTS
-            if evict:
-                self._variants.pop(next(k for k in self._variants if not isinstance(k, bool)), None)
-            variant = self._variants[key] = _Variant(captured, **self._how)
-            variant.program.settle(leaves)
-        if evict:
-            warn(
-                f"the plan of {self._target.name} was captured for {MAX_VARIANTS} layouts of its inputs, and gives up "
-                "the oldest for each new one: make the inputs contiguous, or name the sizes that change in dynamic_dims"
-            )
-        return variant
 
     def _trainable(self) -> tuple[bool, ...]:
         return tuple(t.tensor.requires_grad for t in self._target.tensors())
@@ -441,34 +469,16 @@ class Plan(_show.Shown, Drawable):
         >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
         torch.Size([5, 2])
         """
-        entries = [entry for way in self.every() for entry in way._entries(prove)]
+        entries = [entry for way in self.every() for entry in way.entries(prove)]
         sized = self._sized
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
         head = _save.Head(self._target.name, batch, weights=fingerprint(self._target))
         _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
 
-    def every(self) -> tuple[Plan, ...]:
-        """This plan, and those that were recorded for data on which the forward goes another way."""
-        return (self, *self._ways.others)
-
-    def _entries(self, prove: str) -> list[_save.PlanEntry]:
-        """The plans of one way, for a file."""
-        sized, example = self._sized, self._example
-        if sized is not None and example is not None:
-            _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
-        return [
-            _save.PlanEntry(
-                c,
-                plan_signature(c, "" if sized is None else sized.origin(c)),
-                None,
-                _save.points_of(sized, c),
-                _save.fixed_of(sized, c),
-            )
-            for c in self._served()
-        ]
-
-    def _served(self) -> list[Captured]:
-        return [self._main] if self._sized is None else _save.served_plans(self._sized)
+    def every(self) -> list[Way]:
+        """What records its plans: for the example, and for data on which the forward goes another way."""
+        ways = [way for grad in self._grads for way in self._served.ways(grad).all]
+        return list({id(way.main.source): way for way in ways}.values())
 
     def _subject(self) -> Subject:
         plan, sized = self._main.plan, self._sized
@@ -502,6 +512,7 @@ def capture(
     threads: int | None = None,
     variants: Sequence[Any] = (),
     on_guard: str = "record",
+    max_plans: int | None = None,
 ) -> Plan:
     """Captures the forward of a module or function on example inputs, in the caller's grad mode.
 
@@ -525,6 +536,9 @@ def capture(
     way, for what it reads from its data (a mask that is not all ones). Calls find the plan for their data by
     themselves; on_guard="record" records one that is missing when a call needs it, "raise" raises the GuardError.
 
+    max_plans: of all grad modes, layouts, sizes and ways together; the one that has not served for longest gives way to
+    the next (64 by default).
+
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
     >>> plan(torch.ones(3), torch.ones(3))
@@ -542,23 +556,16 @@ def capture(
     grad = torch.is_grad_enabled()
     both = grad if both_grad_modes is None else both_grad_modes
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
-    plan = _make_plan(target, args, kwargs, sizes, both, {**how, "record": read_on_guard(on_guard)})
-    if plan._sized is not None and plan._example is not None:
-        warn_of_images(plan._sized.symbols, plan._example.names)
-    see_all(variants, plan.see)
-    return plan
-
-
-def _make_plan(
-    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: SizeSpec, both: bool, how: dict[str, Any]
-) -> Plan:
-    grad = torch.is_grad_enabled()
+    how |= {"record": read_on_guard(on_guard), "max_plans": read_max_plans(max_plans)}
     if sizes.empty:
         plan = Plan(target, capture_checked(target, args, kwargs, grad, both), **how)
     else:
         sized = capture_sized(target, args, kwargs, grad, sizes)
         plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), **how)
     plan._first.program.settle(plan.flatten_inputs(args, kwargs))
+    if plan._sized is not None and plan._example is not None:
+        warn_of_images(plan._sized.symbols, plan._example.names)
+    see_all(variants, plan.see)
     return plan
 
 

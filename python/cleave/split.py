@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
@@ -28,13 +27,12 @@ from . import _report, _save, _show, _step, _train, _transfer, _tree, progress
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Wanted
 from ._dims import read_size
-from ._log import warn
+from ._dispatch import Served, Ways, read_max_plans, read_on_guard
 from ._objective import read as read_objective
 from ._regime import Reader, Regime
 from ._sizes import Sized
 from ._state import Target, fingerprint
 from ._threads import read_threads
-from ._ways import read_on_guard
 from .errors import GuardError, InputError, SplitError
 from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload, Device, read_device
@@ -44,7 +42,6 @@ from .visualization import Drawable, Subject
 
 MODES = ("generated_eager", "debug_interpreter", "compiled", "cuda_graph")
 VALIDATIONS = ("fast", "strict")
-MAX_REGIMES = 16
 
 R = TypeVar("R")
 
@@ -61,6 +58,14 @@ class RuntimeCacheKey(NamedTuple):
     batch_symbol: str
     dynamic_batch: tuple[int, int] | None
     mode: str
+
+
+def _itself(cut: Cut, *unused: Any) -> Cut:
+    return cut
+
+
+def _run_prefix(cut: Cut, leaves: Sequence[torch.Tensor], *unused: Any) -> tuple[Cut, tuple[torch.Tensor, ...]]:
+    return cut, cut.run_prefix(leaves)
 
 
 def _is_under_way(begun: tuple[BoundaryPayload, _transfer.Transfer]) -> bool:
@@ -92,16 +97,15 @@ class SplitRuntime(_show.Shown, Drawable):
         self._target = Target(model)
         self._reader = Reader(self._target)
         self._example = example
-        self._by_regime: dict[Regime, Cuts] = {}  # first ways; replaced, not changed: other threads may be reading it
-        self._lock = threading.Lock()  # around captures of other modes
+        self._served: Served[Cuts, Cut] = Served(self._target.name, want.max_plans, want.records, self._capture)
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _step.Steps(self._target)
         self._tied: Cut | None = None  # the last that trained parameters of both halves for a prefix elsewhere
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
         leaves = take_apart(self._target, *example).leaves
-        regime = self._reader.regime(leaves, grad=False)
-        self._inference = self._first = self._make_cuts(regime, example)
-        first = self._first
+        self._inference = self._ways(leaves, grad=False)
+        self._served.add(self._inference, self._capture(self._inference, *example))
+        first = self._first = self._inference.all[0]
         self.trace_plan = Plan(first.target, first.captured, first.sized)
         self.candidate, self.candidates = first.main.candidate, first.main.candidates
         self.graph_signature = first.main.signature
@@ -111,89 +115,71 @@ class SplitRuntime(_show.Shown, Drawable):
 
     # ---- which plan serves a call
 
-    def _every(self) -> Iterator[Cuts]:
-        """The plans of all regimes, and of all ways that data led."""
-        return (way for cuts in self._by_regime.values() for way in cuts.every())
+    def _ways(self, leaves: Sequence[torch.Tensor], grad: bool) -> Ways[Cuts]:
+        """Those of the model as it is now."""
+        return self._served.ways(self._reader.regime(leaves, grad))
 
-    def _capture(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
-        first = self._first if self._by_regime else None
+    def _capture(self, ways: Ways[Cuts], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cuts:
+        """Captures the model as it is, and cuts it where the first plan is cut."""
+        first, regime = self._first if self._served.dispatch.list() else None, ways.regime
+        assert isinstance(regime, Regime)
+        leaves = take_apart(self._target, args, kwargs).leaves
+        if first is not None and not ways.all:
+            first.check_shapes(leaves)  # before the model is run on them
         if self._half is not None:
             raise InputError(
                 f"this runtime holds only the {self._half}, and the model would have to run as a whole to see what it "
                 "does in this mode: use the mode once before keep_only"
             )
         try:
-            return Cuts(Target(self._model), example, self._want, regime, first)
+            return Cuts(self._served, Target(self._model), (args, kwargs), self._want, regime, first)
         except Exception as error:  # also what the model itself raises
-            other = self._first.other_dtype(take_apart(self._target, *example).leaves) if first is not None else None
+            other = first.other_dtype(leaves) if first is not None else None
             if other is None:
                 raise
             raise InputError(f"{other}, and the model does not take it: {error}") from error
 
-    def _make_cuts(self, regime: Regime, example: tuple[Any, Any]) -> Cuts:
-        cuts = self._capture(regime, example)
-        kept = dict(self._by_regime)
-        if len(kept) >= MAX_REGIMES:
-            kept.pop(next(r for r, f in kept.items() if f is not self._first))
-            warn(
-                f"the split of {self._target.name} was captured in {MAX_REGIMES} modes (train, eval, dtypes, layouts "
-                "of inputs, what is trainable), and gives up the oldest for each new one"
-            )
-        self._by_regime = {**kept, regime: cuts}
-        return cuts
+    def _cut_for(self, ways: Ways[Cuts], inputs: tuple[Any, Any] | None = None) -> Cut:
+        """The plan that serves inputs, by default the example, which is captured if need be."""
+        args, kwargs = inputs or self._example
+        return self._served.serve(ways, (args, kwargs), take_apart(self._target, args, kwargs).leaves, _itself)
 
-    def _cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], grad: bool) -> Cuts:
-        """The cuts for the model and the modes as they are now."""
-        regime = self._reader.regime(leaves, grad)
-        cuts = self._by_regime.get(regime)
-        if cuts is not None:
-            return cuts
-        self._first.check_shapes(leaves)  # before the model is run on them
-        with self._lock:
-            return self._by_regime.get(regime) or self._make_cuts(regime, inputs)
-
-    def _other_cuts(self, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor], cuts: Cuts) -> Cuts | None:
-        """The model is not what it was when this cuts was captured: the one that fits, or None if it is the same."""
+    def _other_ways(self, leaves: Sequence[torch.Tensor], ways: Ways[Cuts], grad: bool) -> Ways[Cuts] | None:
+        """The model is not what it was when these were captured: those that fit, or None if it is the same."""
         self._reader.refresh()
-        if self._reader.regime(leaves, cuts.regime.grad) == cuts.regime:
-            return None
-        return self._cuts(inputs, leaves, cuts.regime.grad)
+        other = self._ways(leaves, grad)
+        return None if other.regime == ways.regime else other
 
-    def _as_it_is(self) -> Cuts:
-        """The cuts for inference in the mode that the model is in; raises what a call would if it is another model."""
+    def _as_it_is(self) -> Ways[Cuts]:
+        """Those for inference, in the mode that the model is in; raises what a call would if it is another model."""
         try:
-            self._inference.main.check_model()
+            self._inference.all[0].main.check_model()
         except InputError:
-            leaves = take_apart(self._target, *self._example).leaves
-            other = self._other_cuts(self._example, leaves, self._inference)
+            other = self._other_ways(take_apart(self._target, *self._example).leaves, self._inference, grad=False)
             if other is None:
                 raise
+            self._cut_for(other).check_model()
             self._inference = other
-            other.main.check_model()
         return self._inference
 
-    def _named(self, boundary: BoundaryPayload) -> tuple[Cuts, Cut]:
+    def _named(self, boundary: BoundaryPayload) -> Cut:
         """The cut whose plan made this boundary."""
-        name, sizes = boundary.graph_signature, boundary.sizes
-        grad = boundary.supports_prefix_backward
-        here = list(self._every())  # plans of two regimes may be equal: rather the one of the right grad mode
-        for cuts in (*(c for c in here if c.regime.grad == grad), *(c for c in here if c.regime.grad != grad)):
-            cut = cuts.known(name)
-            if cut is not None:
-                return cuts, cut
-        example = take_apart(self._target, *self._example).leaves
-        cuts = self._cuts(self._example, example, grad)
-        cut = cuts.known(name)
-        if cut is None and self._half is None:
-            cuts.see(sizes)
-            cut = cuts.known(name)
-        if cut is None:
+        name, grad = boundary.graph_signature, boundary.supports_prefix_backward
+        known = self._served.dispatch.list(name=name)
+        if not known:
+            cuts = self._cut_for(self._ways(take_apart(self._target, *self._example).leaves, grad)).plans
+            if self._half is None:
+                cuts.see(boundary.sizes)
+            known = self._served.dispatch.list(name=name)
+        if not known:
             raise InputError(
                 f"this boundary (batch {boundary.batch_size}) was made by a plan that this runtime does not have: the "
                 "prefix ran in another mode (train or eval), with other dtypes or other trainable parameters, or with "
                 "another version of the model or of torch"
             )
-        return cuts, cut
+        # Plans of two regimes may be equal: rather the one of the right grad mode.
+        cut: Cut = next((c for c in known if c.plans.regime.grad == grad), known[0])
+        return cut
 
     # ---- inference
 
@@ -207,7 +193,7 @@ class SplitRuntime(_show.Shown, Drawable):
     def variants(self) -> list[str]:
         """The plans behind this runtime and the batch sizes each is proven for."""
         out = list(self._first.variants)
-        for cuts in self._every():
+        for cuts in self._served.every():
             if cuts is self._first:
                 continue
             mode = "training" if cuts.regime.grad else "another mode of the model"
@@ -228,7 +214,7 @@ class SplitRuntime(_show.Shown, Drawable):
         modes = (False, True) if train else (False,)
         with progress.task(f"preparing sizes of {self._target.name}", len(modes) * len(points)):
             for grad in modes:
-                cuts = self._cuts(self._example, leaves, grad)
+                cuts = self._cut_for(self._ways(leaves, grad)).plans
                 for point in points:
                     progress.step(", ".join(f"{name}={n}" for name, n in point.items()), counted=True)
                     cuts.see(point)
@@ -240,15 +226,15 @@ class SplitRuntime(_show.Shown, Drawable):
         Training is recorded too, where the split is trainable. The model is left as it was."""
         modes = (False, True) if self.split_spec.trainable else (False,)
         for grad in modes:
-            self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad)
+            self._cut_for(self._ways(take_apart(self._target, *self._example).leaves, grad))
             see(self._target, example, functools.partial(self._see, grad))
 
     def _see(self, grad: bool, *args: Any, **kwargs: Any) -> None:
         args, kwargs, leaves = self.trace_plan.arrange(args, kwargs)
         with torch.set_grad_enabled(grad):
-            cuts, cut, tensors = self.prefix_tensors(args, kwargs, leaves, grad)
-            sizes = cuts.sizes_of(leaves)
-            self.suffix_by(cuts, cut, sizes, lambda w, c: c.run_suffix(tensors, w.symbols(c, sizes)), (args, kwargs))
+            cut, tensors = self.prefix_tensors(args, kwargs, leaves, grad)
+            sizes = cut.plans.sizes_of(leaves)
+            self.suffix_by(cut, sizes, lambda c: c.run_suffix(tensors, c.plans.symbols(c, sizes)), (args, kwargs))
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
         """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
@@ -256,7 +242,7 @@ class SplitRuntime(_show.Shown, Drawable):
         A shape-only pass lists the conditions that the forward asks about; the answer is one line for each, with what
         the records at both sides say. Nothing is trusted because of it: it is for knowing earlier. The pass runs the
         model on tensors without data; a model that keeps tensors in global caches would keep such ones."""
-        cuts = self._inference
+        cuts = self._inference.all[0]
         if cuts.sized is None:
             return []
         inputs, kwargs, _ = self.trace_plan.arrange(inputs, kwargs)
@@ -276,12 +262,12 @@ class SplitRuntime(_show.Shown, Drawable):
     @property
     def sized(self) -> Sized | None:
         """What is known about sizes; None: only the example's are served."""
-        return self._inference.sized
+        return self._inference.all[0].sized
 
     @property
     def segments(self) -> Engines:
         """What runs prefix and suffix."""
-        return self._inference.main.engines
+        return self._inference.all[0].main.engines
 
     @property
     def active_backend(self) -> str:
@@ -295,7 +281,7 @@ class SplitRuntime(_show.Shown, Drawable):
 
     def optimizations(self) -> str:
         """What was done to run the halves faster for inference, in lines: passes, measured times, what runs."""
-        cut = self._inference.main
+        cut = self._inference.all[0].main
         return "".join(
             f"{half}\n{indent(p.optimizations(), '  ')}" for half, p in (("prefix", cut.prefix), ("suffix", cut.suffix))
         )
@@ -358,96 +344,89 @@ class SplitRuntime(_show.Shown, Drawable):
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
         inputs, kwargs, leaves = self.trace_plan.arrange(inputs, kwargs)
-        cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves)
-        return self._payload(cuts, cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None, (inputs, kwargs))
+        cut, tensors = self.prefix_tensors(inputs, kwargs, leaves)
+        return self._payload(cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None, (inputs, kwargs))
 
     def prefix_tensors(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor], grad: bool = False
-    ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
+    ) -> tuple[Cut, tuple[torch.Tensor, ...]]:
         """Runs the prefix: what crosses, in the order of the cut's labels."""
         self._need("prefix")
         # Inference finds out by running that the model is another one; training also depends on what the suffix trains.
-        cuts = self._cuts((args, kwargs), leaves, grad) if grad else self._inference
+        ways = self._ways(leaves, grad) if grad else self._inference
         try:
-            return self._prefix_by(cuts, args, kwargs, leaves)
+            return self._prefix_by(ways, (args, kwargs), leaves)
         except InputError:
-            other = self._other_cuts((args, kwargs), leaves, cuts)
+            other = self._other_ways(leaves, ways, grad)
             if other is None:
-                cuts.explain(args, kwargs)
+                if ways.all:
+                    ways.all[0].explain(args, kwargs)
                 raise
+        out = self._prefix_by(other, (args, kwargs), leaves)
         if not grad:
             self._inference = other
-        return self._prefix_by(other, args, kwargs, leaves)
+        return out
 
     def _prefix_by(
-        self, cuts: Cuts, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]
-    ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
-        """Runs a prefix of a regime, by the way that the data leads."""
-        way = (cuts.main.guards_early and cuts.ways.last) or cuts  # the first one, unless its data says otherwise
-        try:
-            cut = way.serving(args, kwargs, leaves)
-            return way, cut, cut.run_prefix(leaves)
-        except GuardError as error:
-            return self._prefix_after(error, way, cuts, (args, kwargs), leaves)
-
-    def _prefix_after(
-        self, error: GuardError, tried: Cuts, cuts: Cuts, inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]
-    ) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
-        def run(way: Cuts) -> tuple[Cuts, Cut, tuple[torch.Tensor, ...]]:
-            cut = way.serving(*inputs, leaves)
-            return way, cut, cut.run_prefix(leaves)
-
-        make = functools.partial(self._capture, cuts.regime, inputs) if self._half is None else None
-        return cuts.ways.after(error, tried, cuts, run, make)
+        self, ways: Ways[Cuts], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]
+    ) -> tuple[Cut, tuple[torch.Tensor, ...]]:
+        """Runs a prefix: that of the first way, unless the prefix looks at its data."""
+        in_order = not (ways.all and ways.all[0].main.guards_early)
+        return self._served.serve(ways, inputs, leaves, _run_prefix, in_order=in_order)
 
     def suffix_by(
-        self,
-        cuts: Cuts,
-        cut: Cut,
-        sizes: Mapping[str, int],
-        run: Callable[[Cuts, Cut], R],
-        inputs: tuple[Any, Any] | None = None,
+        self, cut: Cut, sizes: Mapping[str, int], run: Callable[[Cut], R], inputs: tuple[Any, Any] | None = None
     ) -> R:
         """Runs the suffix that a boundary is for; where its data leads another way, that of a plan which is the same up
         to the boundary. inputs: what the prefix got, if it is known: one that is missing can be recorded then."""
-        try:
-            return run(cuts, cut)
-        except GuardError as error:
-            found = error
-        at, first = cut.candidate.position + 1, self._by_regime[cuts.regime]
+        at, found = cut.candidate.position + 1, None
 
-        def by(way: Cuts) -> R:
-            other = way.serving(*inputs, _tree.flatten(inputs)[1]) if inputs is not None else way.proven_at(sizes)
-            if other is None or other.candidate.position + 1 != at:
-                raise found
-            if not cut.captured.plan.same_until(other.captured.plan, at, dict(sizes)):
-                raise found
-            if other.labels == cut.labels:
-                return run(way, other)
+        def by(other: Cut, *unused: Any) -> R:
+            nonlocal found
+            if found is not None:
+                self._check_same(cut, other, at, sizes, found)
+            try:
+                return run(other)
+            except GuardError as error:
+                found = found or error
+                raise
+
+        ways, point = cut.plans.ways, cut.plans.point_of(sizes)
+        alone = inputs is None or self._half is not None
+        try:
+            out: R = self._served.dispatch.serve(
+                ways, point, cut, False, by, None if alone else self._served.miss, ways, point, inputs
+            )
+            return out
+        except GuardError as error:
+            if alone and error is found and error.undone:
+                error.args = (
+                    f"{error}. The suffix alone cannot record what the model does on such data: give prepare_split an "
+                    "example of it (variants=[…])",
+                )
+            raise
+
+    @staticmethod
+    def _check_same(cut: Cut, other: Cut, at: int, sizes: Mapping[str, int], found: GuardError) -> None:
+        """Whether another plan takes a boundary of this one, whose suffix refused it."""
+        if other.candidate.position + 1 != at or not cut.captured.plan.same_until(other.captured.plan, at, dict(sizes)):
+            raise found
+        if other.labels != cut.labels:
             crossing = f"{', '.join(other.labels)} instead of {', '.join(cut.labels)}"
             raise GuardError(
                 f"{found}. On such data the suffix needs other tensors of the prefix ({crossing}), which has run by "
                 "then: cut before the prefix makes them, or after the model has looked at its data"
             )
 
-        if inputs is not None and self._half is None:
-            return first.ways.after(found, cuts, first, by, functools.partial(self._capture, cuts.regime, inputs))
-        found.args = (
-            f"{found}. The suffix alone cannot record what the model does on such data: give prepare_split an example "
-            "of it (variants=[…])",
-        )
-        return first.ways.after(found, cuts, first, by)
-
     def _payload(
         self,
-        cuts: Cuts,
         cut: Cut,
         leaves: Sequence[torch.Tensor],
         tensors: dict[str, torch.Tensor],
         record: _train.Record | None,
         inputs: tuple[Any, Any],
     ) -> BoundaryPayload:
-        sizes = cuts.sizes_of(leaves)
+        sizes = cut.plans.sizes_of(leaves)
         return BoundaryPayload(
             split_id=self.split_id,
             graph_signature=cut.signature,
@@ -465,24 +444,23 @@ class SplitRuntime(_show.Shown, Drawable):
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
         """Runs the rest of the model; what comes back has the type and structure of the model's own output."""
-        cuts, cut = self._checked(boundary, "run_suffix")
+        cut = self._checked(boundary, "run_suffix")
         if self.validation == "strict":
             cut.check_schema(boundary.tensors, boundary.sizes)
         return self.suffix_by(
-            cuts,
             cut,
             boundary.sizes,
-            lambda way, c: c.run_suffix(c.in_order(boundary.tensors), way.symbols(c, boundary.sizes)),
+            lambda c: c.run_suffix(c.in_order(boundary.tensors), c.plans.symbols(c, boundary.sizes)),
             boundary.inputs,
         )
 
     def validate_boundary(self, boundary: BoundaryPayload) -> None:
         """Raises the reason why a boundary does not belong to this runtime: whose it is, and every tensor's dtype,
         shape, device and grad flag."""
-        _, cut = self._checked(boundary, "validate_boundary")
+        cut = self._checked(boundary, "validate_boundary")
         cut.check_schema(boundary.tensors, boundary.sizes)
 
-    def _checked(self, boundary: BoundaryPayload, caller: str) -> tuple[Cuts, Cut]:
+    def _checked(self, boundary: BoundaryPayload, caller: str) -> Cut:
         self._need("suffix")
         if not isinstance(boundary, BoundaryPayload):
             raise TypeError(f"{caller} takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
@@ -501,9 +479,9 @@ class SplitRuntime(_show.Shown, Drawable):
                 f"{', '.join(self._awaiting)}: both halves train it, and its step is due: call apply_tied with what "
                 "backward_prefix returned"
             )
-        cuts, cut = self._named(boundary)
-        cuts.check_boundary_sizes(boundary.sizes, boundary.batch_size)
-        return cuts, cut
+        cut = self._named(boundary)
+        cut.plans.check_boundary_sizes(boundary.sizes, boundary.batch_size)
+        return cut
 
     # ---- many batches
 
@@ -589,7 +567,7 @@ class SplitRuntime(_show.Shown, Drawable):
         lane = _transfer.Lane()
 
         def begin(boundary: BoundaryPayload) -> tuple[BoundaryPayload, _transfer.Transfer]:
-            _, cut = self._checked(boundary, "run_suffix_batches")
+            cut = self._checked(boundary, "run_suffix_batches")
             tensors = cut.in_order(boundary.tensors)
             wrong = next((label for label, t in boundary.tensors.items() if not isinstance(t, torch.Tensor)), None)
             if wrong is not None:
@@ -625,11 +603,11 @@ class SplitRuntime(_show.Shown, Drawable):
         inputs, kwargs, leaves = self.trace_plan.arrange(inputs, kwargs)
         self._steps.begin()
         with torch.enable_grad():
-            cuts, cut, tensors = self.prefix_tensors(inputs, kwargs, leaves, grad=True)
+            cut, tensors = self.prefix_tensors(inputs, kwargs, leaves, grad=True)
         _train.refuse_kept(cut)
         roots = dict(zip(cut.labels, tensors, strict=True))
         record = _train.Record(self, cut, roots, leaves)
-        return self._payload(cuts, cut, leaves, _train.detached(roots), record, (inputs, kwargs))
+        return self._payload(cut, leaves, _train.detached(roots), record, (inputs, kwargs))
 
     def train_suffix(
         self,
@@ -644,16 +622,16 @@ class SplitRuntime(_show.Shown, Drawable):
         loss_fn(output, targets); by default cross entropy for integer targets, else the mean squared error. Gradients
         of the suffix's parameters add up in .grad; with an optimizer, or several, they are stepped and not counted
         again. What the prefix's backward reaches too waits for it."""
-        cuts, cut = self._checked(boundary, "train_suffix")
+        cut = self._checked(boundary, "train_suffix")
         if not boundary.supports_prefix_backward:
             raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
-        if not cuts.regime.grad:
+        if not cut.plans.regime.grad:
             raise InputError("this boundary says that it was made for training, but a plan for inference made it")
         _train.check_mode()
         optimizers = _step.read_optimizers(optimizer)
 
-        def run(way: Cuts, c: Cut) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
-            symbols, roles = way.symbols(c, boundary.sizes), self._halves.roles(c)
+        def run(c: Cut) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
+            symbols, roles = c.plans.symbols(c, boundary.sizes), self._halves.roles(c)
             found = _train.train_suffix(c, roles, boundary, symbols, targets, loss_fn, optimizers, self._steps)
             if boundary.record is None and roles.tied:
                 self._tied = c
@@ -661,7 +639,7 @@ class SplitRuntime(_show.Shown, Drawable):
                 self._awaiting = [f"@{name}" for name in roles.tied]
             return found
 
-        return self.suffix_by(cuts, cut, boundary.sizes, run, boundary.inputs)
+        return self.suffix_by(cut, boundary.sizes, run, boundary.inputs)
 
     def backward_prefix(
         self,
@@ -739,9 +717,9 @@ class SplitRuntime(_show.Shown, Drawable):
         mine.update({id(p): p for p in self._halves.parameters(half) if id(p) not in used})
         return [t for t in mine.values() if isinstance(t, nn.Parameter)]
 
-    def _plans(self) -> Iterator[Cut]:
-        """Every plan that was made so far, cut."""
-        return (cut for cuts in self._every() for cut in cuts.by_plan.values())
+    def _plans(self) -> list[Cut]:
+        """Every plan that serves, cut."""
+        return self._served.dispatch.list()
 
     def _used(self, half: str) -> Iterator[torch.Tensor]:
         """What a half reads or writes in any plan."""
@@ -753,7 +731,7 @@ class SplitRuntime(_show.Shown, Drawable):
         the model does something else, another mode) cannot be captured afterwards; with trainable=True training is."""
         self.state(half)
         if self.split_spec.trainable:  # the whole model is needed to see how it trains
-            self._cuts(self._example, take_apart(self._target, *self._example).leaves, grad=True)
+            self._cut_for(self._ways(take_apart(self._target, *self._example).leaves, grad=True))
         self._refuse_apart()
         mine = {id(t) for t in (*self._used(half), *self.parameters(half))}
         before = list(self._target.tensors())
@@ -764,17 +742,17 @@ class SplitRuntime(_show.Shown, Drawable):
                 made = nn.Parameter(empty, t.tensor.requires_grad) if t.kind == "param" else empty
                 t.holder[t.key] = without_data.setdefault(id(t.tensor), made)
         after = [t.now().device for t in before]
-        for cuts in self._every():  # what is left is still the model they were captured from
+        for cuts in self._served.every():  # what is left is still the model they were captured from
             kept = zip(cuts.regime.tensors, after, strict=True)
             cuts.regime = cuts.regime._replace(tensors=tuple((d, device, g) for (d, _, g), device in kept))
-            cuts.whole = False
-        self._by_regime = {cuts.regime: cuts for cuts in self._by_regime.values()}
+            cuts.ways.regime, cuts.whole = cuts.regime, False
+        self._served.regimes = {ways.regime: ways for ways in self._served.regimes.values()}
         self._half = half
 
     def _refuse_apart(self) -> None:
         """What two processes would not agree about: tensors that one half changes in some mode (train, say) and the
         other reads in another; parameters of both halves that only one of them trains at times."""
-        plans = list(self._plans())
+        plans = self._plans()
         for half, other in (("prefix", "suffix"), ("suffix", "prefix")):
             changed = {name for cut in plans for name in cut.changes[half]}
             shared = sorted(changed & {name for cut in plans for name in cut.names[other]})
@@ -820,7 +798,7 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
-        entries = [entry for cuts in self._as_it_is().every() for entry in _entries(cuts, prove)]
+        entries = [entry for cuts in self._as_it_is().all for entry in _entries(cuts, prove)]
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.
         now = self._weights if self._half is not None else fingerprint(self._target)
@@ -867,7 +845,7 @@ def _entries(cuts: Cuts, prove: str) -> list[_save.PlanEntry]:
             _save.points_of(cuts.sized, c.source),
             _save.fixed_of(cuts.sized, c.source),
         )
-        for c in cuts.served()
+        for c in cuts.prepared()
     ]
 
 
@@ -885,6 +863,7 @@ def prepare_split(
     threads: int | None = None,
     variants: Sequence[Any] = (),
     on_guard: str = "record",
+    max_plans: int | None = None,
 ) -> SplitRuntime:
     """Captures a model for inference, chooses a frontier and makes prefix and suffix ready.
 
@@ -918,7 +897,10 @@ def prepare_split(
 
     variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
     way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
-    has when a call needs it, "raise" raises the GuardError (docs/split.md)."""
+    has when a call needs it, "raise" raises the GuardError (docs/split.md).
+
+    max_plans: of all modes, sizes and ways together; the one that has not served for longest gives way to the next (64
+    by default)."""
     if isinstance(split, str):
         split = SplitSpec(boundary=split)
     if not isinstance(split, SplitSpec):
@@ -933,7 +915,7 @@ def prepare_split(
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    how = (read_optimize(optimize), read_threads(threads), read_on_guard(on_guard))
+    how = (read_optimize(optimize), read_threads(threads), read_on_guard(on_guard), read_max_plans(max_plans))
     want = Wanted(split, goal, mode, compile_options, *how)
     with progress.task(f"preparing {Target(model).name}"):
         runtime = SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)

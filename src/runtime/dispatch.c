@@ -54,13 +54,25 @@ clv_status dispatch_new(uint32_t limit, const dispatch_hooks *hooks, dispatch **
 	return CLV_OK;
 }
 
+void dispatch_clear(dispatch *d)
+{
+	pthread_rwlock_wrlock(&d->lock);
+	entry **gone = d->entries.at;
+	uint32_t n = d->entries.n;
+	d->entries.at = NULL;
+	d->entries.n = d->entries.cap = 0;
+	atomic_fetch_add(&d->version, 1);
+	pthread_rwlock_unlock(&d->lock);
+	for (uint32_t i = 0; i < n; i++)
+		entry_unref(d, gone[i]);
+	mem_free(gone);
+}
+
 void dispatch_free(dispatch *d)
 {
 	if (!d)
 		return;
-	for (uint32_t i = 0; i < d->entries.n; i++)
-		entry_unref(d, d->entries.at[i]);
-	vec_free(&d->entries);
+	dispatch_clear(d);
 	pthread_rwlock_destroy(&d->lock);
 	mem_free(d);
 }
@@ -210,15 +222,6 @@ void dispatch_drop(dispatch *d, const void *payload)
 	}
 }
 
-void dispatch_move(dispatch *d, uint32_t regime, uint32_t other)
-{
-	pthread_rwlock_wrlock(&d->lock);
-	for (uint32_t i = 0; i < d->entries.n; i++)
-		if (d->entries.at[i]->regime == regime)
-			d->entries.at[i]->regime = other;
-	pthread_rwlock_unlock(&d->lock);
-}
-
 uint32_t dispatch_count(dispatch *d)
 {
 	pthread_rwlock_rdlock(&d->lock);
@@ -291,9 +294,7 @@ static void follow(const dispatch *d, search *s)
 	if (s->begun && s->version == now && s->tried <= d->entries.n)
 		return;
 	s->first = atomic_load_explicit(&d->last, memory_order_relaxed);
-	if (s->c->first)
-		s->first = place_of(d, s->c->first);
-	else if (s->c->in_order || s->first >= d->entries.n)
+	if (s->c->in_order || s->first >= d->entries.n)
 		s->first = 0;
 	s->version = now;
 	s->begun = true;
@@ -309,9 +310,8 @@ static entry *next_locked(dispatch *d, search *s)
 		uint32_t at = s->first + s->tried++;
 		s->at = at < d->entries.n ? at : at - d->entries.n;
 		entry *e = d->entries.at[s->at];
-		bool asked = s->c->first && e->payload == s->c->first;
 		s->met_regime |= q->regime == DISPATCH_ANY || e->regime == q->regime;
-		if (!asked && !answers(e, q))
+		if (!answers(e, q))
 			continue;
 		s->met_sizes = true;
 		if (s->refused.n && was_refused(s, e->payload))
@@ -328,7 +328,7 @@ static clv_status next(dispatch *d, search *s, entry **out)
 		pthread_rwlock_rdlock(&d->lock);
 		entry *e = *out = next_locked(d, s);
 		pthread_rwlock_unlock(&d->lock);
-		if (!e || !s->c->fits || e->payload == s->c->first)
+		if (!e || !s->c->fits)
 			return CLV_OK;
 		clv_status st = s->c->fits(s->c->ctx, e->payload);
 		if (st == CLV_OK)
@@ -338,11 +338,6 @@ static clv_status next(dispatch *d, search *s, entry **out)
 		if (st == CLV_E_NOMEM)
 			return st; /* says nothing about the entry */
 	}
-}
-
-static clv_status refuse(search *s, entry *e, const void *payload)
-{
-	return vec_push(&s->refused, ((refused){e, payload}));
 }
 
 static void search_end(dispatch *d, search *s)
@@ -363,12 +358,12 @@ clv_status dispatch_find(dispatch *d, const dispatch_call *c, void **payload)
 }
 
 /* Nothing is written where the same entry serves again. */
-static void served(dispatch *d, const search *s, entry *e, uint32_t at)
+static void served(dispatch *d, const search *s, entry *e)
 {
 	if (e->used + 1 != atomic_load_explicit(&d->clock, memory_order_relaxed))
 		e->used = atomic_fetch_add(&d->clock, 1);
-	if (!s->c->in_order && at != atomic_load_explicit(&d->last, memory_order_relaxed))
-		atomic_store_explicit(&d->last, at, memory_order_relaxed);
+	if (!s->c->in_order && s->at != atomic_load_explicit(&d->last, memory_order_relaxed))
+		atomic_store_explicit(&d->last, s->at, memory_order_relaxed);
 }
 
 /* The entry of a payload, counted; NULL: it is gone. */
@@ -412,36 +407,50 @@ static clv_status story_tell(const story *t)
 	return st;
 }
 
+/* Runs a payload. *over: that was the answer; else a guard refused, and another one may serve. Takes e. */
+static clv_status attempt(dispatch *d, search *s, story *t, entry *e, void *payload, bool *over)
+{
+	clv_status st = s->c->run(s->c->ctx, payload);
+	*over = !guard_refused(st);
+	if (*over && st == CLV_OK && e)
+		served(d, s, e);
+	if (!*over) {
+		st = story_keep(t);
+		if (st == CLV_OK)
+			st = vec_push(&s->refused, ((refused){e, payload}));
+		*over = st != CLV_OK;
+	}
+	if (*over)
+		entry_unref(d, e);
+	return st;
+}
+
 static clv_status serve(dispatch *d, search *s, story *t)
 {
 	const dispatch_call *c = s->c;
-	for (unsigned misses = 0;;) {
-		entry *e;
-		void *payload = NULL;
-		TRY(next(d, s, &e));
-		if (e)
-			payload = e->payload;
-		else if (c->miss && misses++ < MOST_MISSES)
-			TRY(c->miss(c->ctx, s->refused.n ? MISS_GUARD : s->met_regime ? MISS_SIZES : MISS_REGIME, &payload));
+	bool over = false;
+	clv_status st = CLV_OK;
+	void *payload = (void *)c->first;
+	for (unsigned misses = 0; !over;) {
+		entry *e = NULL;
 		if (!payload)
+			TRY(next(d, s, &e));
+		if (!payload && !e && c->miss && misses++ < MOST_MISSES) {
+			dispatch_answer found = {0};
+			TRY(c->miss(c->ctx, s->refused.n ? MISS_GUARD : s->met_regime ? MISS_SIZES : MISS_REGIME, &found));
+			misses -= found.again;
+			if (found.again)
+				continue;
+			payload = found.payload;
+		}
+		if (!payload && !e)
 			return story_tell(t);
 		if (!e)
 			e = entry_of(d, payload, &s->at);
-		clv_status st = c->run(c->ctx, payload);
-		if (!guard_refused(st)) {
-			if (st == CLV_OK && e)
-				served(d, s, e, s->at);
-			entry_unref(d, e);
-			return st;
-		}
-		st = story_keep(t);
-		if (st == CLV_OK)
-			st = refuse(s, e, payload);
-		if (st != CLV_OK) {
-			entry_unref(d, e);
-			return st;
-		}
+		st = attempt(d, s, t, e, e ? e->payload : payload, &over);
+		payload = NULL;
 	}
+	return st;
 }
 
 clv_status dispatch_serve(dispatch *d, const dispatch_call *c)

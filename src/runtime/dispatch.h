@@ -42,8 +42,8 @@ void dispatch_free(dispatch *d); /* NULL is allowed */
 /* Adds an entry. Where one of this regime has the payload already, that one gets the point: *taken is false then, and
    the payload is still the caller's. */
 clv_status dispatch_add(dispatch *d, const dispatch_entry *e, bool *taken);
-void dispatch_drop(dispatch *d, const void *payload);             /* from all regimes */
-void dispatch_move(dispatch *d, uint32_t regime, uint32_t other); /* the entries of a regime are of another one now */
+void dispatch_clear(dispatch *d);                     /* no entry is left */
+void dispatch_drop(dispatch *d, const void *payload); /* from all regimes */
 uint32_t dispatch_count(dispatch *d);
 uint64_t dispatch_version(dispatch *d); /* another one after every entry and point that is added */
 
@@ -62,6 +62,11 @@ clv_status dispatch_each(dispatch *d, const dispatch_query *q, clv_status (*visi
 /* Why nothing serves: the regime was never met, its sizes were never seen, or a guard met a value that is new. */
 typedef enum dispatch_why { MISS_REGIME, MISS_SIZES, MISS_GUARD } dispatch_why;
 
+typedef struct dispatch_answer {
+	void *payload; /* is run now; valid until the call ends. NULL: nothing could be recorded */
+	bool again;    /* another thread has added something meanwhile: look once more */
+} dispatch_answer;
+
 typedef struct dispatch_call {
 	dispatch_query query;
 	const void *first; /* a payload that is run first, whatever it is for; NULL: the one that served last */
@@ -70,9 +75,8 @@ typedef struct dispatch_call {
 	clv_status (*fits)(void *ctx, void *payload);
 	/* A run that a guard ended gives CLV_E_GUARD, with status_details()->undone where it left no trace. */
 	clv_status (*run)(void *ctx, void *payload);
-	/* Records what is missing and adds it. *payload: what is run now, valid until the call ends; NULL: nothing could be
-	   recorded. NULL: nothing ever can. */
-	clv_status (*miss)(void *ctx, dispatch_why why, void **payload);
+	/* Records what is missing and adds it. NULL: nothing ever can be. */
+	clv_status (*miss)(void *ctx, dispatch_why why, dispatch_answer *out);
 	void *ctx;
 } dispatch_call;
 

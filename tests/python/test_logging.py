@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import cleave
-from cleave import _log, _sizes, plan, split
+from cleave import _log
 
 
 class Net(nn.Module):
@@ -192,29 +192,29 @@ def test_graph_breaks_are_no_warning() -> None:
     assert "no whole graph" in (runtime.fallback_reason or "")
 
 
-def test_layouts_without_end_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "MAX_VARIANTS", 3)
-    p = cleave.capture(Net(), torch.randn(2, 4))
+def test_layouts_without_end_are_a_warning() -> None:
+    p = cleave.capture(Net(), torch.randn(2, 4), max_plans=4)
 
     def use() -> None:
         for pad in range(1, 6):
             p(torch.randn(2, 4 + pad)[:, :4])
 
     (warning,) = warned(use)
-    assert "3 layouts" in str(warning.message)
+    assert "4 plans" in str(warning.message)
+    assert "layouts" in str(warning.message)
     assert warning.filename == __file__
 
 
-def test_modes_without_end_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "MAX_REGIMES", 2)
-    runtime = prepare()
+def test_modes_without_end_are_a_warning() -> None:
+    runtime = prepare(max_plans=2)
 
     def use() -> None:
         for pad in range(1, 5):
             runtime.run_prefix(torch.randn(2, 4 + pad)[:, :4])
 
     (warning,) = warned(use)
-    assert "2 modes" in str(warning.message)
+    assert "2 plans" in str(warning.message)
+    assert "modes" in str(warning.message)
 
 
 class EachAlone(Net):
@@ -222,16 +222,16 @@ class EachAlone(Net):
         return super().forward(torch.stack([row.sin() if i % 2 else row for i, row in enumerate(x)]))
 
 
-def test_plans_without_end_are_a_warning_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sizes, "MOST_OWN", 2)
-    runtime = prepare(EachAlone())
+def test_plans_without_end_are_a_warning_with_the_reason() -> None:
+    runtime = prepare(EachAlone(), max_plans=3)
 
     def use() -> None:
         for n in (10, 13, 17, 19, 23):
             runtime.run_prefix(torch.randn(n, 4))
 
     (warning,) = warned(use)
-    assert "2 sizes with a plan of their own (B)" in str(warning.message)
+    assert "3 plans" in str(warning.message)
+    assert "sizes with a plan of their own (B): " in str(warning.message)
     assert warning.filename == __file__
 
 

@@ -1,0 +1,213 @@
+"""Which plan serves a call: a dispatcher in C (src/runtime/dispatch.h), and what records the plans that it lacks.
+
+A plan is for one *regime* (grad mode, train and eval flags, dtypes, layouts: all but the sizes of the inputs), for the
+sizes it is proven at, and for the values that it met at its guards. A call that meets another value there has not
+happened (src/exec/undo.c): a plan that was recorded with that value serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from . import _native
+from ._capture import Captured
+from ._dims import Point
+from ._log import logger, warn
+from ._sizes import Sized
+from .errors import ArgumentError, GuardError, InputError
+
+log = logger("capture")
+
+MAX_PLANS = 64  # of one model, unless max_plans says otherwise
+
+ONE_SIZE, SIZES, MAIN = range(3)  # enum dispatch_rank: which plans give way first
+
+ON_GUARD = ("record", "raise")
+
+
+def read_on_guard(given: str) -> bool:
+    """The argument on_guard: whether plans are recorded when data leads where none does."""
+    if given not in ON_GUARD:
+        raise ArgumentError(f"on_guard must be one of {', '.join(ON_GUARD)}, not {given!r}")
+    return given == "record"
+
+
+def read_max_plans(given: int | None) -> int:
+    """The argument max_plans."""
+    if given is None:
+        return MAX_PLANS
+    if type(given) is not int or given < 1:
+        raise ArgumentError(f"max_plans must be a number of plans, at least 1, not {given!r}")
+    return given
+
+
+class Prepared(Protocol):
+    """A plan made ready to run."""
+
+    source: Captured  # as it was captured
+    signature: str
+    plans: Any  # the Plans that it is one of
+
+
+class Plans(Protocol):
+    """What records the plans of one regime, along one way through the model."""
+
+    ways: Any  # the Ways that it is one of
+    sized: Sized | None
+    main: Any
+
+    def obtain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The plan for these inputs, prepared; sizes that were never seen are recorded."""
+
+
+P = TypeVar("P", bound=Plans)
+T = TypeVar("T", bound=Prepared)
+R = TypeVar("R")
+
+
+class Ways(Generic[P]):
+    """The ways that data was seen to lead in one regime, each with what records its plans."""
+
+    def __init__(self, regime: Hashable) -> None:
+        self.regime = regime
+        self.all: tuple[P, ...] = ()  # replaced, not changed
+
+    def point(self, leaves: Sequence[torch.Tensor]) -> Point | None:
+        """The sizes of a call; None: they do not matter, or nothing is known of them yet."""
+        sized = self.all[0].sized if self.all else None
+        return None if sized is None else sized.sizes_of(leaves)
+
+
+class Served(Generic[P, T]):
+    """The plans of a model, for whatever calls them."""
+
+    def __init__(self, name: str, limit: int, records: bool, make: Callable[[Any, Any, Any], P]) -> None:
+        """records: what the model does on other data is recorded when a call needs it. make(ways, args, kwargs):
+        captures the model as it is."""
+        self.name, self.limit, self.records, self.make = name, limit, records, make
+        self.regimes: dict[Hashable, Ways[P]] = {}  # those of regimes that were met; other threads may add some
+        self.dispatch = _native.Dispatcher(limit, self._evicted)
+        self._reason = ""  # why there are so many
+
+    def ways(self, regime: Hashable) -> Ways[P]:
+        """Those of a regime, which may have none yet."""
+        return self.regimes.get(regime) or self.regimes.setdefault(regime, Ways(regime))
+
+    def every(self) -> Iterator[P]:
+        """Everything that records."""
+        return (way for ways in list(self.regimes.values()) for way in ways.all)
+
+    def of(self, way: P) -> list[T]:
+        """The plans that one of them recorded, the first one first."""
+        return [p for p in self.dispatch.list(way.ways) if p.plans is way]
+
+    # ---- a call
+
+    def serve(
+        self,
+        ways: Ways[P],
+        inputs: tuple[Any, Any],
+        leaves: Sequence[torch.Tensor],
+        run: Callable[..., R],
+        *args: Any,
+        in_order: bool = False,
+    ) -> R:
+        """run(plan, leaves, *args), of the plan that serves; one that is missing is recorded."""
+        point = ways.point(leaves)
+        call = (ways, point, None, in_order, run, self.miss, leaves, *args, ways, point, inputs)
+        try:
+            out: R = self.dispatch.serve(*call)
+        except InputError:
+            if not self._drop_stale(ways, point):
+                raise
+            out = self.dispatch.serve(*call)
+        return out
+
+    def _drop_stale(self, ways: Ways[P], point: Point | None) -> bool:
+        """Drops plans for these sizes alone that were made for something in the modules which is no longer there (a
+        table for the sizes of the last call): they are to be recorded anew."""
+        found = False
+        for p in self.dispatch.list(ways, point):
+            if p.source.symbols or p is p.plans.main:
+                continue
+            try:
+                _native.check_model(p.source.plan, p.source.modules)
+            except InputError:
+                self.dispatch.drop(p)
+                found = True
+        return found
+
+    def miss(self, why: int, error: GuardError | None, *call: Any) -> T | None:
+        """Records a plan for a call that nothing serves: at its sizes, if something that records has not seen them,
+        else the way that its data leads, or its regime."""
+        ways, point, (args, kwargs) = call[-3:]
+        tried = [p.plans for p in self.dispatch.list(ways, point)]
+        for way in self._last_first(ways):
+            if not any(way is t for t in tried):
+                return self.put(way, way.obtain(args, kwargs))
+        if error is not None:
+            if not self.records:
+                return None
+            if len(tried) >= self.limit:
+                raise GuardError(f"{error}; {self.limit} plans of {self.name} were recorded already (max_plans)")
+            log.info("%s goes another way on this data, which is recorded: %s", self.name, error)
+        try:
+            way = self.add(ways, self.make(ways, args, kwargs))
+        finally:
+            self._forget(ways)
+        return self.put(way, way.obtain(args, kwargs))
+
+    def _last_first(self, ways: Ways[P]) -> list[P]:
+        last = self.dispatch.find(ways)
+        return sorted(ways.all, key=lambda way: last is None or last.plans is not way)
+
+    # ---- plans
+
+    def add(self, ways: Ways[P], way: P) -> P:
+        """What records one more regime, or one more way."""
+        way.ways, ways.all = ways, (*ways.all, way)
+        self.regimes[ways.regime] = ways
+        self.put(way, way.main, None if self.dispatch.list() else MAIN)
+        return way
+
+    def _forget(self, ways: Ways[P]) -> None:
+        """A regime of which no plan is left, or none could be made."""
+        if not ways.all:
+            self.regimes.pop(ways.regime, None)
+
+    def put(self, way: P, plan: T, rank: int | None = None) -> T:
+        """A plan serves the sizes that it is proven for."""
+        sized = way.sized
+        plan.plans = way
+        points = None if sized is None else [p for p, c in sized.served.items() if c is plan.source]
+        if sized is not None:
+            here = {id(c) for c, _ in sized.plans}
+            for old in self.of(way):
+                if old is not way.main and id(old.source) not in here:
+                    self.dispatch.drop(old)
+        if rank is None:
+            rank = SIZES if plan.source.symbols else ONE_SIZE
+        if sized is not None and rank == ONE_SIZE:
+            self._reason = (
+                f"sizes with a plan of their own ({', '.join(sized.names)}): "
+                f"{sized.reason or 'the model does something else at each'}"
+            )
+        else:
+            self._reason = "modes, layouts and plain values of its inputs, sizes, data that it looks at"
+        self.dispatch.add(way.ways, points, plan, rank, plan.signature)
+        return plan
+
+    def _evicted(self, plan: Any) -> None:
+        """A plan gave way to another one; what recorded it goes when it has no other."""
+        way = plan.plans
+        if way.sized is not None:
+            way.sized.forget(plan.source)
+        if not self.of(way):
+            way.ways.all = tuple(w for w in way.ways.all if w is not way)
+        self._forget(way.ways)
+        warn(
+            f"{self.name} has {self.limit} plans, and gives up the one that has not served for longest for each new "
+            f"one (max_plans). They are for {self._reason}"
+        )

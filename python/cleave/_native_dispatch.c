@@ -1,0 +1,430 @@
+/* Dispatcher: which plan serves a call (src/runtime/dispatch.h), for plans that are Python objects. Regimes are any
+ * hashable objects, numbered here; points are tuples of sizes. One thread records at a time. */
+#include "_native.h"
+
+#include "runtime/dispatch.h"
+
+typedef struct DispatcherObject {
+	PyObject_HEAD
+	dispatch *d;
+	PyObject *regimes; /* dict: regime -> its number */
+	uint32_t nregimes; /* that ever were */
+	PyObject *evicted; /* called with a payload that had to give way */
+	PyObject *gone;    /* list: payloads that `evicted` is still to be called with */
+	PyThread_type_lock recording;
+	unsigned long recorder; /* the thread that has it */
+} DispatcherObject;
+
+static void release(void *payload)
+{
+	Py_DECREF((PyObject *)payload);
+}
+
+static void note_evicted(void *owner, void *payload)
+{
+	if (PyList_Append(((DispatcherObject *)owner)->gone, payload) < 0)
+		PyErr_Clear(); /* it is gone all the same */
+}
+
+/* Dispatcher(limit, evicted) */
+static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+	unsigned limit;
+	PyObject *evicted;
+	if (!PyArg_ParseTuple(args, "IO", &limit, &evicted))
+		return NULL;
+	DispatcherObject *o = (DispatcherObject *)type->tp_alloc(type, 0);
+	if (!o)
+		return NULL;
+	o->evicted = Py_NewRef(evicted);
+	o->regimes = PyDict_New();
+	o->gone = PyList_New(0);
+	o->recording = PyThread_allocate_lock();
+	dispatch_hooks hooks = {release, note_evicted, o};
+	clv_status st = o->recording ? dispatch_new(limit, &hooks, &o->d) : fail_nomem();
+	if (st == CLV_OK && o->regimes && o->gone)
+		return (PyObject *)o;
+	Py_DECREF(o);
+	return st == CLV_OK ? NULL : raise_status(st);
+}
+
+typedef struct Visit {
+	visitproc visit;
+	void *with;
+	int found;
+} Visit;
+
+static clv_status visit_payload(void *ctx, const dispatch_entry *e)
+{
+	Visit *v = ctx;
+	v->found = v->visit(e->payload, v->with);
+	return v->found ? CLV_E_INVALID : CLV_OK;
+}
+
+static const dispatch_query EVERY = {DISPATCH_ANY, NULL, DISPATCH_ANY, NULL};
+
+static int dispatcher_traverse(DispatcherObject *o, visitproc visit, void *with)
+{
+	Visit v = {visit, with, 0};
+	PyObject *mine[] = {o->regimes, o->evicted, o->gone};
+	for (size_t i = 0; i < 3 && !v.found; i++)
+		v.found = visit_one(mine[i], visit, with);
+	if (o->d && !v.found)
+		dispatch_each(o->d, &EVERY, visit_payload, &v);
+	return v.found;
+}
+
+static int dispatcher_clear(DispatcherObject *o)
+{
+	Py_CLEAR(o->regimes);
+	Py_CLEAR(o->evicted);
+	if (o->d)
+		dispatch_clear(o->d);
+	Py_CLEAR(o->gone);
+	return 0;
+}
+
+static void dispatcher_dealloc(DispatcherObject *o)
+{
+	PyObject_GC_UnTrack(o);
+	dispatcher_clear(o);
+	dispatch_free(o->d);
+	if (o->recording)
+		PyThread_free_lock(o->recording);
+	Py_TYPE(o)->tp_free((PyObject *)o);
+}
+
+/* ---- regimes and points ------------------------------------------------------------------------------------------ */
+
+/* The number of a regime; one that was never added gets none (DISPATCH_ANY - 1). False: a Python error is set. */
+static bool regime_number(const DispatcherObject *o, PyObject *key, uint32_t *out)
+{
+	PyObject *number = o->regimes ? PyDict_GetItemWithError(o->regimes, key) : NULL;
+	*out = number ? (uint32_t)PyLong_AsUnsignedLong(number) : DISPATCH_ANY - 1;
+	return !PyErr_Occurred();
+}
+
+static bool regime_intern(DispatcherObject *o, PyObject *key, uint32_t *out)
+{
+	if (!regime_number(o, key, out) || *out != DISPATCH_ANY - 1)
+		return !PyErr_Occurred();
+	*out = o->nregimes;
+	PyObject *number = PyLong_FromUnsignedLong(*out);
+	bool ok = number && PyDict_SetItem(o->regimes, key, number) == 0;
+	Py_XDECREF(number);
+	o->nregimes += ok;
+	return ok;
+}
+
+static clv_status stop_at_first(void *ctx, const dispatch_entry *e)
+{
+	(void)ctx;
+	(void)e;
+	return CLV_E_INVALID;
+}
+
+/* Regimes whose last entry had to give way are forgotten too. */
+static bool forget_regimes(const DispatcherObject *o)
+{
+	PyObject *known = PyDict_Items(o->regimes);
+	bool ok = known != NULL;
+	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(known); i++) {
+		PyObject *item = PyList_GET_ITEM(known, i);
+		dispatch_query q = EVERY;
+		q.regime = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(item, 1));
+		if (dispatch_each(o->d, &q, stop_at_first, NULL) == CLV_OK)
+			ok = PyDict_DelItem(o->regimes, PyTuple_GET_ITEM(item, 0)) == 0;
+	}
+	Py_XDECREF(known);
+	return ok;
+}
+
+enum { MOST_SIZES = 64 };
+
+typedef struct point {
+	int64_t at[MOST_SIZES];
+	uint32_t n;
+} point;
+
+/* A tuple of sizes, or None for every size. */
+static bool point_read(PyObject *given, point *out)
+{
+	out->n = DISPATCH_ANY;
+	if (given == Py_None)
+		return true;
+	if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) > MOST_SIZES) {
+		PyErr_SetString(PyExc_TypeError, "a point is a tuple of sizes, or None");
+		return false;
+	}
+	out->n = (uint32_t)PyTuple_GET_SIZE(given);
+	for (uint32_t i = 0; i < out->n; i++)
+		out->at[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(given, i));
+	return !PyErr_Occurred();
+}
+
+/* ---- entries ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *tell_evicted(DispatcherObject *o)
+{
+	PyObject *gone = o->gone;
+	if (PyList_GET_SIZE(gone) == 0)
+		Py_RETURN_NONE;
+	if (!forget_regimes(o) || !(o->gone = PyList_New(0))) {
+		o->gone = gone;
+		return NULL;
+	}
+	PyObject *done = Py_NewRef(Py_None);
+	for (Py_ssize_t i = 0; done && i < PyList_GET_SIZE(gone); i++)
+		Py_SETREF(done, PyObject_CallOneArg(o->evicted, PyList_GET_ITEM(gone, i)));
+	Py_DECREF(gone);
+	return done;
+}
+
+/* add(regime, points or None, payload, rank, name) */
+static PyObject *dispatcher_add(DispatcherObject *o, PyObject *args)
+{
+	PyObject *regime, *points, *payload;
+	int rank;
+	const char *name;
+	dispatch_entry e;
+	point p = {.n = DISPATCH_ANY};
+	if (!PyArg_ParseTuple(args, "OOOis", &regime, &points, &payload, &rank, &name) ||
+	    !regime_intern(o, regime, &e.regime))
+		return NULL;
+	PyObject *list = points == Py_None ? PyTuple_Pack(1, Py_None) : PySequence_Fast(points, "points are a list");
+	bool ok = list != NULL;
+	e.rank = (dispatch_rank)rank;
+	e.name = name;
+	e.payload = payload;
+	for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(list); i++) {
+		bool taken = false;
+		ok = point_read(PySequence_Fast_GET_ITEM(list, i), &p);
+		e.point = p.at;
+		e.npoint = p.n;
+		clv_status st = ok ? dispatch_add(o->d, &e, &taken) : CLV_OK;
+		if (taken)
+			Py_INCREF(payload);
+		if (st != CLV_OK)
+			ok = raise_status(st) != NULL;
+	}
+	Py_XDECREF(list);
+	return ok ? tell_evicted(o) : NULL;
+}
+
+static PyObject *dispatcher_drop(DispatcherObject *o, PyObject *payload)
+{
+	dispatch_drop(o->d, payload);
+	Py_RETURN_NONE;
+}
+
+static clv_status append(void *ctx, const dispatch_entry *e)
+{
+	return PyList_Append(ctx, e->payload) == 0 ? CLV_OK : CLV_E_NOMEM;
+}
+
+/* list(regime=…, point=None, name=None): the payloads of the entries that answer, in the order in which they were added */
+static PyObject *dispatcher_list(DispatcherObject *o, PyObject *args, PyObject *kwargs)
+{
+	static char *names[] = {"regime", "point", "name", NULL};
+	PyObject *regime = NULL, *sizes = Py_None;
+	dispatch_query q = EVERY;
+	point p;
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OOz", names, &regime, &sizes, &q.name) ||
+	    (regime && !regime_number(o, regime, &q.regime)) || !point_read(sizes, &p))
+		return NULL;
+	q.point = p.at;
+	q.npoint = p.n;
+	PyObject *out = PyList_New(0);
+	if (out && dispatch_each(o->d, &q, append, out) != CLV_OK)
+		Py_CLEAR(out);
+	return out;
+}
+
+/* ---- serving ---------------------------------------------------------------------------------------------------- */
+
+typedef struct Serving {
+	DispatcherObject *o;
+	PyObject *const *args; /* run, miss, and what both get */
+	Py_ssize_t nargs;
+	PyObject *error, *made, *out; /* the first refusal; what misses recorded; the result */
+	uint64_t version;             /* of the entries that were looked at */
+} Serving;
+
+/* f(first…, *args) */
+static PyObject *call(const Serving *s, PyObject *f, PyObject *const *first, Py_ssize_t nfirst)
+{
+	PyObject *few[16];
+	Py_ssize_t n = s->nargs - 2;
+	if (n + nfirst > 16)
+		return PyErr_Format(PyExc_TypeError, "serve: too many arguments");
+	memcpy(few, first, (size_t)nfirst * sizeof *few);
+	memcpy(few + nfirst, s->args + 2, (size_t)n * sizeof *few);
+	return PyObject_Vectorcall(f, few, (size_t)(n + nfirst), NULL);
+}
+
+/* Takes the exception that is set, if it is a refusal by a guard that left no trace. */
+static bool take_refusal(Serving *s)
+{
+	PyObject *type, *error, *trace;
+	if (!PyErr_ExceptionMatches(error_class(CLV_E_GUARD)))
+		return false;
+	PyErr_Fetch(&type, &error, &trace);
+	PyErr_NormalizeException(&type, &error, &trace);
+	PyObject *undone = PyObject_GetAttrString(error, "undone");
+	if (undone != Py_True) {
+		Py_XDECREF(undone);
+		PyErr_Restore(type, error, trace);
+		return false;
+	}
+	Py_DECREF(undone);
+	if (trace)
+		PyException_SetTraceback(error, trace);
+	Py_XDECREF(type);
+	Py_XDECREF(trace);
+	if (s->error)
+		Py_DECREF(error);
+	else
+		s->error = error;
+	return true;
+}
+
+static clv_status run_payload(void *ctx, void *payload)
+{
+	Serving *s = ctx;
+	PyObject *which = Py_NewRef((PyObject *)payload);
+	s->out = call(s, s->args[0], &which, 1);
+	Py_DECREF(which);
+	if (s->out)
+		return CLV_OK;
+	if (!take_refusal(s))
+		return CLV_E_INVALID;
+	clv_status st = fail(CLV_E_GUARD, "a guard refused the data");
+	status_details()->undone = true;
+	return st;
+}
+
+static clv_status record(Serving *s, dispatch_why why, dispatch_answer *out)
+{
+	PyObject *first[] = {PyLong_FromLong(why), s->error ? s->error : Py_None};
+	PyObject *made = first[0] ? call(s, s->args[1], first, 2) : NULL;
+	Py_XDECREF(first[0]);
+	if (!made)
+		return CLV_E_INVALID;
+	int kept = made == Py_None ? 0 : PyList_Append(s->made, made);
+	out->payload = made == Py_None ? NULL : made;
+	Py_DECREF(made);
+	return kept == 0 ? CLV_OK : CLV_E_NOMEM;
+}
+
+/* find(regime): of its payloads the one that served last */
+static PyObject *dispatcher_find(DispatcherObject *o, PyObject *regime)
+{
+	dispatch_call c = {.query = EVERY};
+	void *found = NULL;
+	if (!regime_number(o, regime, &c.query.regime))
+		return NULL;
+	clv_status st = dispatch_find(o->d, &c, &found);
+	return st != CLV_OK ? raise_status(st) : Py_NewRef(found ? found : Py_None);
+}
+
+/* Whether the caller has to give it back. */
+static bool recording_begin(DispatcherObject *o)
+{
+	if (o->recorder == PyThread_get_thread_ident())
+		return false;
+	Py_BEGIN_ALLOW_THREADS
+	PyThread_acquire_lock(o->recording, WAIT_LOCK);
+	Py_END_ALLOW_THREADS
+	o->recorder = PyThread_get_thread_ident();
+	return true;
+}
+
+static void recording_end(DispatcherObject *o)
+{
+	o->recorder = 0;
+	PyThread_release_lock(o->recording);
+}
+
+static PyObject *dispatcher_enter(DispatcherObject *o, PyObject *unused)
+{
+	if (!recording_begin(o))
+		return PyErr_Format(PyExc_RuntimeError, "this thread records already");
+	return Py_NewRef(o);
+}
+
+static PyObject *dispatcher_exit(DispatcherObject *o, PyObject *args)
+{
+	(void)args;
+	recording_end(o);
+	Py_RETURN_NONE;
+}
+
+/* One thread at a time; what another one recorded meanwhile is tried first. */
+static clv_status miss(void *ctx, dispatch_why why, dispatch_answer *out)
+{
+	Serving *s = ctx;
+	DispatcherObject *o = s->o;
+	if (s->args[1] == Py_None)
+		return CLV_OK;
+	bool begun = recording_begin(o);
+	uint64_t now = dispatch_version(o->d);
+	clv_status st = CLV_OK;
+	out->again = now != s->version;
+	if (!out->again)
+		st = s->made || (s->made = PyList_New(0)) ? record(s, why, out) : CLV_E_NOMEM;
+	s->version = out->again ? now : dispatch_version(o->d);
+	if (begun)
+		recording_end(o);
+	return st;
+}
+
+/* serve(regime, point, first or None, in_order, run, miss, *args) -> run(payload, *args) of the payload that serves;
+   miss(why, error or None, *args) -> a payload that it recorded, or None */
+static PyObject *dispatcher_serve(DispatcherObject *o, PyObject *const *args, Py_ssize_t nargs)
+{
+	Serving s = {.o = o, .args = args + 4, .nargs = nargs - 4, .version = dispatch_version(o->d)};
+	dispatch_call c = {.run = run_payload, .miss = miss, .ctx = &s};
+	point p;
+	if (nargs < 6)
+		return PyErr_Format(PyExc_TypeError, "serve takes at least 6 arguments");
+	if (!regime_number(o, args[0], &c.query.regime) || !point_read(args[1], &p))
+		return NULL;
+	c.query.point = p.at;
+	c.query.npoint = p.n;
+	c.first = args[2] == Py_None ? NULL : args[2];
+	c.in_order = args[3] == Py_True;
+	clv_status st = dispatch_serve(o->d, &c);
+	Py_XDECREF(s.made);
+	if (st == CLV_OK || PyErr_Occurred()) {
+		Py_XDECREF(s.error);
+		return st == CLV_OK ? s.out : NULL;
+	}
+	if (st != CLV_E_GUARD || !s.error) {
+		Py_XDECREF(s.error);
+		return raise_status(st == CLV_E_NOT_FOUND ? CLV_E_INPUT : st);
+	}
+	PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+	Py_DECREF(s.error);
+	return NULL;
+}
+
+static PyMethodDef dispatcher_methods[] = {
+	{"add", (PyCFunction)dispatcher_add, METH_VARARGS, "add(regime, points or None, payload, rank, name)"},
+	{"drop", (PyCFunction)dispatcher_drop, METH_O, "drop(payload)"},
+	{"find", (PyCFunction)dispatcher_find, METH_O, "find(regime) -> the payload that served last, or None"},
+	{"__enter__", (PyCFunction)dispatcher_enter, METH_NOARGS, "one thread records at a time"},
+	{"__exit__", (PyCFunction)dispatcher_exit, METH_VARARGS, NULL},
+	{"list", (PyCFunction)(void (*)(void))dispatcher_list, METH_VARARGS | METH_KEYWORDS,
+     "list(regime=…, point=None, name=None) -> payloads"},
+	{"serve", (PyCFunction)(void (*)(void))dispatcher_serve, METH_FASTCALL,
+     "serve(regime, point, first, in_order, run, miss, *args) -> what run(payload, *args) gives"},
+	{NULL, NULL, 0, NULL}};
+
+PyTypeObject DispatcherType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Dispatcher",
+                               .tp_basicsize = sizeof(DispatcherObject),
+                               .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               .tp_new = dispatcher_new,
+                               .tp_dealloc = (destructor)dispatcher_dealloc,
+                               .tp_traverse = (traverseproc)dispatcher_traverse,
+                               .tp_clear = (inquiry)dispatcher_clear,
+                               .tp_methods = dispatcher_methods};
