@@ -120,3 +120,14 @@ bool number_parse(const char *s, double *out)
 	*out = v;
 	return true;
 }
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+void numbers_sort(double *at, size_t n)
+{
+	qsort(at, n, sizeof *at, by_size);
+}

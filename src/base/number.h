@@ -14,4 +14,6 @@ void number_print(double v, char out[NUMBER_TEXT]);
    too large for a double. */
 bool number_parse(const char *s, double *out);
 
+void numbers_sort(double *at, size_t n); /* ascending */
+
 #endif

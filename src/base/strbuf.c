@@ -214,6 +214,14 @@ clv_status strbuf_take(strbuf *b, char **out)
 	return CLV_OK;
 }
 
+void strbuf_move(strbuf *b, strbuf *from)
+{
+	b->failed |= from->failed;
+	if (from->n)
+		strbuf_add(b, from->at, from->n);
+	strbuf_free(from);
+}
+
 clv_status strbuf_fail(clv_status code, strbuf *b)
 {
 	char *text;

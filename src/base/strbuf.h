@@ -39,6 +39,8 @@ void strbuf_double(strbuf *b, double v);
 void strbuf_free(strbuf *b);
 /* NUL-terminated; caller frees with mem_free; b is empty after, also on failure. */
 clv_status strbuf_take(strbuf *b, char **out);
+/* Appends the text of `from`, which is empty after; a failure of either sticks. */
+void strbuf_move(strbuf *b, strbuf *from);
 /* Fails with the text of b as its message; b is empty after. */
 clv_status strbuf_fail(clv_status code, strbuf *b);
 

@@ -1,7 +1,7 @@
-/* Blocks: modules that a plan calls as a whole, cleave::python(#module, arguments…, its own tensors…).
+/* Writes calls of blocks: modules that a plan calls as a whole, cleave::python(#module, arguments…, its own tensors…).
  *
- * The module is given to the constructor of the stage; its tensors are then the stage's under their own names. How its
- * arguments and results are nested is known where it was recorded, and comes as text (block_call). */
+ * The constructor of the stage takes the module; its tensors are then the stage's under their own names. Only the recorder
+ * knows how its arguments and results are nested, and passes that as text (block_call). */
 #include <string.h>
 
 #include "emit/emit.h"
@@ -41,7 +41,7 @@ static const char *path_of(const plan *p, const node *n)
 	return n->scope == NONE ? "" : plan_s(p, p->scopes.at[n->scope].path);
 }
 
-/* What stands against it, before anything is written. */
+/* Refuses calls that cannot be written, before anything is written. */
 static clv_status check_call(const writer *w, node_id id, const block_call *c)
 {
 	const node *n = &w->p->nodes.at[id];
@@ -71,7 +71,7 @@ static const char *own_name(const plan *p, value_id v, const char *path)
 	return name;
 }
 
-static clv_status add_tensors(const writer *w, const node *n, uint32_t count, layers *all)
+static clv_status add_block_tensors(const writer *w, const node *n, uint32_t count, layers *all)
 {
 	const plan *p = w->p;
 	const char *path = path_of(p, n);
@@ -95,7 +95,7 @@ static clv_status add_block(const writer *w, node_id id, layers *all)
 	if (known != NONE)
 		return CLV_OK;
 	strbuf text = STRBUF_INIT;
-	TRY(add_tensors(w, n, c->count, all));
+	TRY(add_block_tensors(w, n, c->count, all));
 	strbuf_puts(&text, "given_block(blocks, ");
 	write_string(path_of(w->p, n), strlen(path_of(w->p, n)), &text);
 	strbuf_putc(&text, ')');
@@ -120,7 +120,7 @@ clv_status blocks_find(writer *w, layers *all)
 /* ---- the call ----------------------------------------------------------------------------------------------------- */
 
 /* The number of {12} at s, after which *s stands; false: there is none. */
-static bool read_number(const char **s, uint32_t *out)
+static bool read_placeholder(const char **s, uint32_t *out)
 {
 	size_t n = strspn(*s + 1, "0123456789");
 	*out = 0;
@@ -133,7 +133,7 @@ static bool read_number(const char **s, uint32_t *out)
 }
 
 /* The text with {0}, {1}, … replaced: by arguments, or by names to assign to. "{{" is one brace. */
-static clv_status put_text(writer *w, const char *text, const arg *at, uint32_t n, bool targets, strbuf *b)
+static clv_status put_template(writer *w, const char *text, const arg *at, uint32_t n, bool targets, strbuf *b)
 {
 	uint32_t i;
 	while (*text) {
@@ -143,7 +143,7 @@ static clv_status put_text(writer *w, const char *text, const arg *at, uint32_t 
 			text += twice ? 2 : 1;
 			continue;
 		}
-		if (!read_number(&text, &i) || i >= n)
+		if (!read_placeholder(&text, &i) || i >= n)
 			return fail(CLV_E_INVALID, "the text of its call does not fit it");
 		if (targets)
 			write_target(w, &at[i], b);
@@ -154,7 +154,7 @@ static clv_status put_text(writer *w, const char *text, const arg *at, uint32_t 
 }
 
 /* a, (b, _) = */
-static clv_status put_results(writer *w, const node *n, const block_call *c, strbuf *b)
+static clv_status put_block_targets(writer *w, const node *n, const block_call *c, strbuf *b)
 {
 	const arg *at = &w->p->args.at[n->results];
 	bool any = false;
@@ -163,7 +163,7 @@ static clv_status put_results(writer *w, const node *n, const block_call *c, str
 	if (!any)
 		return CLV_OK;
 	if (c->results) {
-		TRY(put_text(w, c->results, at, n->nresults, true, b));
+		TRY(put_template(w, c->results, at, n->nresults, true, b));
 	} else {
 		strbuf_puts(b, n->nresults == 1 ? "(" : "");
 		for (uint32_t i = 0; i < n->nresults; i++) {
@@ -182,11 +182,11 @@ clv_status write_block_call(writer *w, node_id id, strbuf *b)
 	const node *n = &w->p->nodes.at[id];
 	const block_call *c = find_call(w, id);
 	TRY(check_call(w, id, c));
-	TRY(put_results(w, n, c, b));
+	TRY(put_block_targets(w, n, c, b));
 	bool wrapped = b->n && b->at[b->n - 1] == '(';
 	write_path(w, path_of(w->p, n), b);
 	strbuf_putc(b, '(');
-	TRY(put_text(w, c->arguments, &w->p->args.at[n->args + 1], c->count, false, b));
+	TRY(put_template(w, c->arguments, &w->p->args.at[n->args + 1], c->count, false, b));
 	strbuf_puts(b, wrapped ? "))" : ")");
 	return CLV_OK;
 }

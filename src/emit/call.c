@@ -1,5 +1,5 @@
-/* One operator call as Python: the way people write it where that reaches the very same operator with the same
- * arguments, torch.ops for everything else.
+/* Writes one operator call as Python: the way people write it if that reaches the very same operator with the same
+ * arguments, else through torch.ops.
  *
  * The column CALL of plan/ops.def says how. A signature lists the arguments in the order of the Python call:
  *
@@ -44,7 +44,7 @@ symbol_id symbol_named(const plan *p, const char *s, size_t n)
 	return NONE;
 }
 
-static bool is_word(char c)
+static bool is_name_char(char c)
 {
 	return isalnum((unsigned char)c) || c == '_';
 }
@@ -61,11 +61,11 @@ void put_expr(const plan *p, expr_id e, symbol_fn name, void *ctx, strbuf *b)
 	}
 	for (const char *s = text; *s;) {
 		size_t n = 0;
-		while (is_word(s[n]))
+		while (is_name_char(s[n]))
 			n++;
 		symbol_id sym = n && !isdigit((unsigned char)*s) ? symbol_named(p, s, n) : NONE;
 		size_t sign = n ? 0 : strspn(s, "+-*/%");
-		bool between = sign && s > text && (is_word(s[-1]) || s[-1] == ')');
+		bool between = sign && s > text && (is_name_char(s[-1]) || s[-1] == ')');
 		sign = sign > 1 && s[0] == '/' ? 2 : sign > 0; /* "*-3" are two */
 		if (sym != NONE)
 			name(ctx, sym, b);
@@ -151,6 +151,14 @@ void write_string(const char *s, size_t n, strbuf *b)
 	b->n = to;
 }
 
+void write_string_of(strbuf *text, strbuf *b)
+{
+	b->failed |= text->failed;
+	if (!text->failed)
+		write_string(text->at ? text->at : "", text->n, b);
+	strbuf_free(text);
+}
+
 static void write_quoted(const plan *p, str_id s, strbuf *b)
 {
 	write_string(plan_s(p, s), p->strs.at[s].n, b);
@@ -232,16 +240,9 @@ typedef struct call {
 	const node *n;
 	node_id id;
 	strbuf head;
-	VEC(char *) parts;
+	VEC(const char *) parts;
+	arena arena; /* of the parts */
 } call;
-
-static void call_free(call *c)
-{
-	for (uint32_t i = 0; i < c->parts.n; i++)
-		mem_free(c->parts.at[i]);
-	vec_free(&c->parts);
-	strbuf_free(&c->head);
-}
 
 static const arg *call_arg(const call *c, uint32_t i)
 {
@@ -280,7 +281,8 @@ static clv_status put_either(const call *c, const arg *a, const arg *other, strb
 	return trains ? write_arg(&there, other, b) : write_arg(c->w, a, b);
 }
 
-static clv_status arg_text(const call *c, const arg *a, const char *name, size_t n, char **out)
+/* In the arena of the call. */
+static clv_status arg_text(call *c, const arg *a, const char *name, size_t n, const char **out)
 {
 	strbuf b = STRBUF_INIT;
 	const arg *other = other_arg(c, a);
@@ -288,25 +290,16 @@ static clv_status arg_text(const call *c, const arg *a, const char *name, size_t
 	strbuf_puts(&b, n ? "=" : "");
 	clv_status st = other ? put_either(c, a, other, &b) : write_arg(c->w, a, &b);
 	if (st == CLV_OK)
-		return strbuf_take(&b, out);
+		return arena_take(&c->arena, &b, out);
 	strbuf_free(&b);
-	return st;
-}
-
-/* The text is taken, also on failure. */
-static clv_status push_text(call *c, char *text)
-{
-	clv_status st = vec_push(&c->parts, text);
-	if (st != CLV_OK)
-		mem_free(text);
 	return st;
 }
 
 static clv_status push_part(call *c, const arg *a, const char *name, size_t n)
 {
-	char *text = NULL;
+	const char *text = NULL;
 	TRY(arg_text(c, a, name, n, &text));
-	return push_text(c, text);
+	return vec_push(&c->parts, text);
 }
 
 /* Lists in a signature have ";" between their elements, since "," ends an item. */
@@ -318,12 +311,11 @@ static bool reads(const char *text, const char *want, size_t n)
 	return *text == '\0';
 }
 
-static clv_status arg_reads(const call *c, const arg *a, const char *want, size_t n, bool *out)
+static clv_status arg_reads(call *c, const arg *a, const char *want, size_t n, bool *out)
 {
-	char *text = NULL;
+	const char *text = NULL;
 	TRY(arg_text(c, a, "", 0, &text));
 	*out = reads(text, want, n);
-	mem_free(text);
 	return CLV_OK;
 }
 
@@ -409,8 +401,6 @@ static clv_status try_form(call *c, const op_row *f, bool *fits)
 
 static void call_reset(call *c)
 {
-	for (uint32_t i = 0; i < c->parts.n; i++)
-		mem_free(c->parts.at[i]);
 	c->parts.n = 0;
 	c->head.n = 0;
 }
@@ -455,12 +445,12 @@ static clv_status ops_name(writer *w, const char *op, strbuf *b)
 static clv_status unknown_call(call *c, const char *op)
 {
 	strbuf name = STRBUF_INIT;
-	char *text = NULL;
+	const char *text = NULL;
 	c->w->call = true;
 	strbuf_puts(&c->head, "call");
 	TRY(ops_name(c->w, op, &name)); /* writes nothing when it fails */
-	TRY(strbuf_take(&name, &text));
-	TRY(push_text(c, text));
+	TRY(arena_take(&c->arena, &name, &text));
+	TRY(vec_push(&c->parts, text));
 	for (uint32_t i = 0; i < c->n->nargs; i++)
 		TRY(push_part(c, call_arg(c, i), "", 0));
 	return CLV_OK;
@@ -491,19 +481,13 @@ static clv_status put_range(call *c, const arg *from, const arg *to, strbuf *b)
 	clv_status st = from ? write_arg(c->w, from, &ends[0]) : CLV_OK;
 	if (st == CLV_OK && to)
 		st = write_arg(c->w, to, &ends[1]);
-	bool wide = false;
-	for (int i = 0; i < 2; i++) {
+	bool wide = false, first = ends[0].n > 0, last = ends[1].n > 0;
+	for (int i = 0; i < 2; i++)
 		wide |= !ends[i].failed && ends[i].n && memchr(ends[i].at, ' ', ends[i].n);
-		b->failed |= ends[i].failed;
-	}
-	if (ends[0].n)
-		strbuf_add(b, ends[0].at, ends[0].n);
-	strbuf_puts(b, wide && ends[0].n ? " :" : ":");
-	strbuf_puts(b, wide && ends[1].n ? " " : "");
-	if (ends[1].n)
-		strbuf_add(b, ends[1].at, ends[1].n);
-	strbuf_free(&ends[0]);
-	strbuf_free(&ends[1]);
+	strbuf_move(b, &ends[0]);
+	strbuf_puts(b, wide && first ? " :" : ":");
+	strbuf_puts(b, wide && last ? " " : "");
+	strbuf_move(b, &ends[1]);
 	return st;
 }
 
@@ -584,7 +568,7 @@ static bool is_simple(const char *s)
 	if (isdigit((unsigned char)s[0]))
 		return !strpbrk(s, "+*/% ");
 	for (; *s; s++)
-		if (!is_word(*s) && *s != '.')
+		if (!is_name_char(*s) && *s != '.')
 			return false;
 	return true;
 }
@@ -622,6 +606,8 @@ clv_status write_call(writer *w, node_id id, unsigned indent, strbuf *b)
 		b->failed = true;
 	else if (st == CLV_OK && !done)
 		put_call(&c, b);
-	call_free(&c);
+	vec_free(&c.parts);
+	arena_free(&c.arena);
+	strbuf_free(&c.head);
 	return st;
 }

@@ -1,4 +1,4 @@
-/* create_pipeline_configuration: what goes in and out of every stage, as a dictionary. */
+/* Writes create_pipeline_configuration: the inputs and outputs of every stage, as a dictionary. */
 #include <string.h>
 
 #include "emit/emit.h"
@@ -106,7 +106,7 @@ static clv_status open_value(config *c, value_id v, bool grad)
 	return CLV_OK;
 }
 
-/* ---- who makes it, who reads it ---------------------------------------------------------------------------------- */
+/* ---- makers and readers of a value ---------------------------------------------------------------------------------- */
 
 static int64_t created_by(const config *c, value_id v)
 {
@@ -240,10 +240,7 @@ static void put_place(const writer *w, value_id v, strbuf *b)
 {
 	strbuf path = STRBUF_INIT;
 	place_path(w, v, &path);
-	if (!path.failed)
-		write_string(path.at, path.n, b);
-	b->failed |= path.failed;
-	strbuf_free(&path);
+	write_string_of(&path, b);
 }
 
 bool any_shared(const plan *p, const writer *stages, uint32_t n)
@@ -282,7 +279,7 @@ static void put_shared(config *c)
 	strbuf_putc(c->b, '}');
 }
 
-static clv_status put_all(config *c)
+static clv_status put_configuration(config *c)
 {
 	value_list outputs = {0};
 	clv_status st = output_values(c->p, &outputs);
@@ -315,7 +312,7 @@ clv_status write_config(const writer *w, strbuf *b)
 	               "    have, with their name in each: their gradients are to be summed.\n");
 	strbuf_puts(b,
 	            c.batch != NONE ? "    \"\"\"\n" : "    All sizes are fixed: batch_size has no effect.\n    \"\"\"\n");
-	clv_status st = put_all(&c);
+	clv_status st = put_configuration(&c);
 	layout_line(b, INDENT, &line);
 	return st;
 }

@@ -1,4 +1,4 @@
-/* Tensors from outside: where the generated module keeps them, and __init__, which declares them. */
+/* Writes __init__, which declares the tensors from outside, and where the generated module keeps them. */
 #include <string.h>
 
 #include "emit/emit.h"
@@ -47,11 +47,7 @@ void source_place(const plan *p, value_id v, strbuf *b)
 	}
 	while (!label.failed && name_taken(p, label.at, label.n))
 		strbuf_putc(&label, '_');
-	if (label.failed)
-		b->failed = true;
-	else
-		strbuf_add(b, label.at, label.n);
-	strbuf_free(&label);
+	strbuf_move(b, &label);
 }
 
 /* Where a path stops: after its last dot, or at its start. */
@@ -87,21 +83,15 @@ static void put_path(writer *w, const char *path, const char *end, strbuf *b)
 		} else {
 			strbuf outer = STRBUF_INIT;
 			strbuf_puts(&outer, "getattr(");
-			strbuf_add(&outer, text.at, text.n);
+			strbuf_move(&outer, &text);
 			strbuf_puts(&outer, ", ");
 			write_string(path, n, &outer);
 			strbuf_putc(&outer, ')');
-			outer.failed |= text.failed;
-			strbuf_free(&text);
 			text = outer;
 		}
 		path += n + (path + n < end);
 	}
-	if (text.failed)
-		b->failed = true;
-	else
-		strbuf_add(b, text.at, text.n);
-	strbuf_free(&text);
+	strbuf_move(b, &text);
 }
 
 /* In a stage a layer may hold the tensor under a second name. */
@@ -114,7 +104,7 @@ void place_path(const writer *w, value_id v, strbuf *b)
 		source_place(w->p, v, b);
 }
 
-static clv_status place_text(const writer *w, value_id v, char **out)
+static clv_status place_path_text(const writer *w, value_id v, char **out)
 {
 	strbuf b = STRBUF_INIT;
 	place_path(w, v, &b);
@@ -149,7 +139,7 @@ void write_place(writer *w, value_id v, strbuf *b)
 	char *path = NULL;
 	if (put_given_place(w, v, b))
 		return;
-	if (place_text(w, v, &path) != CLV_OK) {
+	if (place_path_text(w, v, &path) != CLV_OK) {
 		b->failed = true;
 		return;
 	}
@@ -240,7 +230,7 @@ static clv_status declare_containers(writer *w, containers *all, const char *pat
 }
 
 /* Sizes at the low end of each symbol: a placeholder until the caller gives the tensor. */
-static clv_status put_sizes(const plan *p, uint32_t first, uint32_t n, const int64_t *low, strbuf *b)
+static clv_status put_low_sizes(const plan *p, uint32_t first, uint32_t n, const int64_t *low, strbuf *b)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		int64_t k = 0;
@@ -255,12 +245,12 @@ static clv_status put_empty(const plan *p, const value *x, const int64_t *low, s
 {
 	if (x->strides == NONE) {
 		strbuf_puts(b, x->ndim ? "torch.empty(" : "torch.empty(()");
-		return put_sizes(p, x->shape, x->ndim, low, b);
+		return put_low_sizes(p, x->shape, x->ndim, low, b);
 	}
 	strbuf_puts(b, "torch.empty_strided([");
-	TRY(put_sizes(p, x->shape, x->ndim, low, b));
+	TRY(put_low_sizes(p, x->shape, x->ndim, low, b));
 	strbuf_puts(b, "], [");
-	TRY(put_sizes(p, x->strides, x->ndim, low, b));
+	TRY(put_low_sizes(p, x->strides, x->ndim, low, b));
 	strbuf_putc(b, ']');
 	return CLV_OK;
 }
@@ -278,7 +268,7 @@ static void put_options(const writer *w, const value *x, strbuf *b)
 }
 
 /* torch.empty(…), or torch.tensor(…) for a constant that fits into the source. */
-static clv_status put_tensor(writer *w, value_id v, const int64_t *low, bool *literal, strbuf *b)
+static clv_status put_new_tensor(writer *w, value_id v, const int64_t *low, bool *literal, strbuf *b)
 {
 	const value *x = &w->p->values.at[v];
 	strbuf text = STRBUF_INIT;
@@ -288,8 +278,7 @@ static clv_status put_tensor(writer *w, value_id v, const int64_t *low, bool *li
 		st = w->s->literal(w->s->ctx, v, &text, literal);
 	if (st == CLV_OK && *literal) {
 		strbuf_puts(b, "torch.tensor(");
-		strbuf_add(b, text.at, text.n);
-		b->failed |= text.failed;
+		strbuf_move(b, &text);
 	} else if (st == CLV_OK) {
 		st = put_empty(w->p, x, low, b);
 	}
@@ -303,17 +292,13 @@ static void put_assignment(writer *w, const char *path, const char *head, strbuf
 	const char *last = last_part(path);
 	const char *end = last == path ? path : last - 1;
 	put_path(w, path, end, b);
-	if (head) {
-		strbuf_putc(b, '.');
-		strbuf_puts(b, head);
-		strbuf_putc(b, '(');
-		write_string(last, strlen(last), b);
-		strbuf_puts(b, ", ");
-	} else {
-		strbuf_putc(b, '.');
-		strbuf_puts(b, last);
-		strbuf_puts(b, " = ");
+	if (!head) {
+		strbuf_printf(b, ".%s = ", last);
+		return;
 	}
+	strbuf_printf(b, ".%s(", head);
+	write_string(last, strlen(last), b);
+	strbuf_puts(b, ", ");
 }
 
 static bool is_declared(const writer *w, value_id v)
@@ -347,7 +332,7 @@ static clv_status declare_tensor(writer *w, value_id v, const char *path, const 
 	strbuf_free(&place);
 	put_assignment(w, path, !param ? "register_buffer" : plain ? NULL : "register_parameter", &line);
 	strbuf_puts(&line, param ? "nn.Parameter(" : "");
-	clv_status st = put_tensor(w, v, low, &literal, &line);
+	clv_status st = put_new_tensor(w, v, low, &literal, &line);
 	bool given = !literal && is_given(w, v);
 	bool lost = literal || x->kind == VALUE_ATTR || (w->stage && given);
 	if (param)
@@ -371,7 +356,7 @@ static clv_status declare_one(writer *w, containers *all, value_id v, const int6
 	char *path = NULL;
 	if (x->kind == VALUE_OBJECT || is_declared(w, v))
 		return CLV_OK; /* the node that takes it is refused, with its name */
-	TRY(place_text(w, v, &path));
+	TRY(place_path_text(w, v, &path));
 	clv_status st = CLV_OK;
 	if ((x->flags & VALUE_ODD) || dtype_quantised(x->dtype))
 		st = fail(CLV_E_UNSUPPORTED, "%s is sparse, nested or quantized, and cannot be declared as source", path);
@@ -452,7 +437,7 @@ static clv_status put_back(writer *w, value_id v, strbuf *b)
 	const char *device = plan_s(w->p, w->p->values.at[v].device);
 	strbuf line = STRBUF_INIT;
 	char *path = NULL;
-	TRY(place_text(w, v, &path));
+	TRY(place_path_text(w, v, &path));
 	if (w->p->values.at[v].kind == VALUE_PARAM || is_declared(w, v)) {
 		clv_status st = fail(CLV_E_UNSUPPORTED,
 		                     "%s is on %s and the model on %s: a stage has all its parameters on one "
@@ -486,9 +471,8 @@ static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 {
 	containers all = {0};
 	clv_status st = CLV_OK;
-	bool *seen = mem_alloc(w->p->values.n * sizeof *seen + 1);
-	if (!seen)
-		return fail_nomem();
+	bool *seen = arena_alloc(&w->arena, w->p->values.n);
+	TRY(arena_status(&w->arena));
 	if (w->stage)
 		st = declare_layers(w, &all, b);
 	for (uint32_t i = 0; st == CLV_OK && i < w->v.externals.n; i++) {
@@ -502,7 +486,6 @@ static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 	}
 	if (w->stage && st == CLV_OK)
 		write_slots(w, b);
-	mem_free(seen);
 	vec_free(&all.at);
 	table_free(&all.by_path);
 	return st;
@@ -510,20 +493,16 @@ static clv_status declare_all(writer *w, const int64_t *low, strbuf *b)
 
 clv_status write_init(writer *w, strbuf *b)
 {
-	int64_t *low = mem_alloc((w->p->symbols.n + 1) * sizeof *low);
-	if (!low)
-		return fail_nomem();
+	int64_t *low = arena_array(&w->arena, w->p->symbols.n, sizeof *low);
+	TRY(arena_status(&w->arena));
 	for (symbol_id s = 0; s < w->p->symbols.n; s++)
 		low[s] = w->p->symbols.at[s].lo;
 	if (w->stage)
 		write_stage_head(w, b);
 	else
 		strbuf_puts(b, "    def __init__(self):\n        super().__init__()\n");
-	clv_status st = declare_all(w, low, b);
-	if (w->stage && st == CLV_OK)
-		st = write_stage_end(w, b);
-	mem_free(low);
-	return st;
+	TRY(declare_all(w, low, b));
+	return w->stage ? write_stage_end(w, b) : CLV_OK;
 }
 
 /* ---- stores ----------------------------------------------------------------------------------------------------- */
@@ -551,7 +530,7 @@ static clv_status put_store(writer *w, const char *path, const arg *what, strbuf
 clv_status write_store(writer *w, value_id target, const arg *what, strbuf *b)
 {
 	char *path = NULL;
-	TRY(place_text(w, target, &path));
+	TRY(place_path_text(w, target, &path));
 	clv_status st = put_store(w, path, what, b);
 	mem_free(path);
 	return st;

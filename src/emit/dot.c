@@ -1,6 +1,6 @@
-/* Pictures of plans in the DOT language: folding is in dot_fold.c, labels are in dot_label.c, here it is written.
+/* Writes pictures of plans in the DOT language. Folding is in dot_fold.c, labels are in dot_label.c.
  *
- * Names of nodes and clusters in the DOT text are numbers of ours (in0, n17, cluster_3), never names of the model. */
+ * Names of nodes and clusters in the DOT text are made from numbers (in0, n17, cluster_3), never from the model. */
 #include "emit/dot.h"
 
 #include <string.h>
@@ -138,13 +138,11 @@ static void write_cluster(drawing *d, const cluster *c, const uint32_t *edges_in
 
 static clv_status write_units(drawing *d, strbuf *b)
 {
-	uint32_t *edges_in = mem_alloc(((size_t)d->units.n + 2) * sizeof *edges_in);
-	if (!edges_in)
-		return fail_nomem();
+	uint32_t *edges_in = arena_array(&d->arena, (size_t)d->units.n + 1, sizeof *edges_in);
+	TRY(arena_status(&d->arena));
 	for (uint32_t e = 0; e < d->edges.n; e++)
 		edges_in[d->edges.at[e].to - d->p->inputs.n]++; /* the output is one behind the last unit */
 	write_cluster(d, &d->clusters[d->p->scopes.n], edges_in, 1, b);
-	mem_free(edges_in);
 	return CLV_OK;
 }
 
@@ -190,7 +188,7 @@ static clv_status write_head(const drawing *d, strbuf *b)
 	return CLV_OK;
 }
 
-static clv_status write_all(drawing *d, strbuf *b)
+static clv_status write_picture(drawing *d, strbuf *b)
 {
 	TRY(drawing_make(d));
 	TRY(write_head(d, b));
@@ -204,7 +202,7 @@ static clv_status write_all(drawing *d, strbuf *b)
 	return CLV_OK;
 }
 
-static bool is_one_of(const char *s, const char *const *words, size_t n)
+static bool is_listed(const char *s, const char *const *words, size_t n)
 {
 	for (size_t i = 0; s && i < n; i++)
 		if (strcmp(s, words[i]) == 0)
@@ -212,14 +210,14 @@ static bool is_one_of(const char *s, const char *const *words, size_t n)
 	return false;
 }
 
-static clv_status check_options(const plan *p, const clv_dot_options *o)
+static clv_status check_dot_options(const plan *p, const clv_dot_options *o)
 {
 	static const char *const details[] = {"module", "operation"}, *const directions[] = {"TB", "BT", "LR", "RL"};
 	uint32_t frontiers = p->nodes.n ? p->nodes.n - 1 : 0;
-	if (!is_one_of(o->detail, details, 2))
+	if (!is_listed(o->detail, details, 2))
 		return fail(CLV_E_INVALID, "the detail of a picture is \"module\" or \"operation\", not \"%s\"",
 		            o->detail ? o->detail : "");
-	if (!is_one_of(o->direction, directions, 4))
+	if (!is_listed(o->direction, directions, 4))
 		return fail(CLV_E_INVALID, "the direction of a picture is TB, BT, LR or RL, not \"%s\"",
 		            o->direction ? o->direction : "");
 	if (o->frontier != CLV_NONE && o->frontier >= frontiers)
@@ -233,11 +231,11 @@ clv_status clv_plan_dot(const clv_plan *p, const clv_dot_options *options, char 
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_plan_dot needs a plan and a place for the text");
 	TRY(options_read(&d.o, sizeof d.o, options, "clv_dot_options"));
-	TRY(check_options(p, &d.o));
+	TRY(check_dot_options(p, &d.o));
 	d.operations = strcmp(d.o.detail, "operation") == 0;
 	TRY(clv_frontiers_create(p, &d.o.sizes, &d.f));
 	strbuf b = STRBUF_INIT;
-	clv_status st = write_all(&d, &b);
+	clv_status st = write_picture(&d, &b);
 	if (st == CLV_OK)
 		st = strbuf_take(&b, out);
 	strbuf_free(&b);

@@ -1,4 +1,4 @@
-/* A picture of a plan: what dot.c writes, dot_fold.c finds and dot_label.c says.
+/* A picture of a plan in the DOT language: written by dot.c, folded by dot_fold.c, labelled by dot_label.c.
  *
  * What is drawn are *vertices*: the inputs of the plan, then its units, then the output. A *unit* is one operation, or
  * neighbouring operations of one module. Units are ranges of the plan's order, so that edges between them never form a
@@ -6,6 +6,7 @@
 #ifndef EMIT_DOT_H
 #define EMIT_DOT_H
 
+#include "base/arena.h"
 #include "split/frontier.h"
 
 typedef struct unit {
@@ -31,6 +32,7 @@ typedef struct drawing {
 	const plan *p;
 	clv_frontiers *f;
 	clv_dot_options o;
+	arena arena;      /* of the arrays below */
 	bool operations;  /* detail: each operation is a unit */
 	uint32_t *own;    /* per module: its own operations */
 	uint32_t *inside; /* per module: operations of modules in it; 0: it is a leaf */

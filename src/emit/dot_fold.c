@@ -1,7 +1,7 @@
-/* Pictures: which operations are drawn as one unit, in which cluster a unit lies, which units an edge joins.
+/* Pictures: decides which operations are drawn as one unit, the cluster of each unit, and the edges between units.
  *
- * A module that is deep enough, or has no others inside, is drawn as one unit per call; calls are told apart by what
- * runs between them. All walks are linear in the plan. */
+ * A module that is deep enough, or has no others inside, is drawn as one unit per call; a call ends where something else
+ * runs. All walks are linear in the plan. */
 #include <string.h>
 
 #include "emit/dot.h"
@@ -73,22 +73,20 @@ static uint32_t level_of(const drawing *d, scope_id s)
 static clv_status fold_modules(drawing *d)
 {
 	size_t n = (size_t)d->p->scopes.n + 1;
-	bool *longer = mem_alloc(n * sizeof *longer);
-	d->own = mem_alloc(n * sizeof *d->own);
-	d->inside = mem_alloc(n * sizeof *d->inside);
-	d->level = mem_alloc(n * sizeof *d->level);
-	d->fold = mem_ids(n);
-	d->home = mem_ids(n);
-	bool memory = longer && d->own && d->inside && d->level && d->fold && d->home;
-	if (memory)
-		count_inside(d, longer);
-	for (scope_id s = 0; memory && s < d->p->scopes.n; s++) {
+	bool *longer = arena_array(&d->arena, n, sizeof *longer);
+	d->own = arena_array(&d->arena, n, sizeof *d->own);
+	d->inside = arena_array(&d->arena, n, sizeof *d->inside);
+	d->level = arena_array(&d->arena, n, sizeof *d->level);
+	d->fold = arena_ids(&d->arena, n);
+	d->home = arena_ids(&d->arena, n);
+	TRY(arena_status(&d->arena));
+	count_inside(d, longer);
+	for (scope_id s = 0; s < d->p->scopes.n; s++) {
 		d->fold[s] = fold_of(d, s);
 		d->home[s] = home_of(d, s, longer);
 		d->level[s] = level_of(d, cluster_above(d, s)) + 1;
 	}
-	mem_free(longer);
-	return memory ? CLV_OK : fail_nomem();
+	return CLV_OK;
 }
 
 /* ---- units ---------------------------------------------------------------------------------------------------------- */
@@ -150,16 +148,11 @@ static clv_status join_nodes(drawing *d, const scope_id *as)
 
 static clv_status make_units(drawing *d)
 {
-	uint32_t *calls = mem_alloc(((size_t)d->p->scopes.n + 1) * sizeof *calls);
-	scope_id *as = mem_ids((size_t)d->p->nodes.n + 1);
-	clv_status st = calls && as ? CLV_OK : fail_nomem();
-	if (st == CLV_OK) {
-		choose_folds(d, calls, as);
-		st = join_nodes(d, as);
-	}
-	mem_free(calls);
-	mem_free(as);
-	return st;
+	uint32_t *calls = arena_array(&d->arena, d->p->scopes.n, sizeof *calls);
+	scope_id *as = arena_ids(&d->arena, d->p->nodes.n);
+	TRY(arena_status(&d->arena));
+	choose_folds(d, calls, as);
+	return join_nodes(d, as);
 }
 
 static scope_id common_cluster(const drawing *d, scope_id a, scope_id b)
@@ -218,14 +211,11 @@ static void place_guests(drawing *d, uint32_t *calls, scope_id *after)
 
 static clv_status move_guests(drawing *d)
 {
-	uint32_t *calls = mem_alloc(((size_t)d->p->scopes.n + 1) * sizeof *calls);
-	scope_id *after = mem_ids((size_t)d->units.n + 1);
-	bool memory = calls && after;
-	if (memory)
-		place_guests(d, calls, after);
-	mem_free(calls);
-	mem_free(after);
-	return memory ? CLV_OK : fail_nomem();
+	uint32_t *calls = arena_array(&d->arena, d->p->scopes.n, sizeof *calls);
+	scope_id *after = arena_ids(&d->arena, d->units.n);
+	TRY(arena_status(&d->arena));
+	place_guests(d, calls, after);
+	return CLV_OK;
 }
 
 static void result_crosses(void *ctx, value_id v)
@@ -286,9 +276,8 @@ static void put_unit(drawing *d, uint32_t u)
 static clv_status make_clusters(drawing *d)
 {
 	size_t n = (size_t)d->p->scopes.n + 1;
-	d->clusters = mem_alloc(n * sizeof *d->clusters);
-	if (!d->clusters)
-		return fail_nomem();
+	d->clusters = arena_array(&d->arena, n, sizeof *d->clusters);
+	TRY(arena_status(&d->arena));
 	for (size_t i = 0; i < n; i++)
 		d->clusters[i] = (cluster){NONE, NONE, NONE, NONE, NONE, false, {false, false}};
 	for (uint32_t u = 0; u < d->units.n; u++)
@@ -298,8 +287,8 @@ static clv_status make_clusters(drawing *d)
 
 /* ---- edges ---------------------------------------------------------------------------------------------------------- */
 
-/* While the plan is walked: where each value comes from, and who wrote its memory last. */
-typedef struct tracer {
+/* While the plan is walked: the source of each value, and the last writer of its memory. */
+typedef struct edge_walk {
 	drawing *d;
 	uint32_t *source;  /* per value: vertex */
 	uint32_t *writer;  /* per value that owns memory: vertex */
@@ -307,9 +296,9 @@ typedef struct tracer {
 	uint32_t *joined;  /* per vertex: the vertex that its last edge goes to */
 	uint32_t at;       /* vertex whose edges are found */
 	clv_status st;
-} tracer;
+} edge_walk;
 
-static void join(tracer *t, uint32_t from)
+static void add_edge(edge_walk *t, uint32_t from)
 {
 	if (t->st != CLV_OK || from == NONE || from == t->at || t->joined[from] == t->at)
 		return;
@@ -317,26 +306,26 @@ static void join(tracer *t, uint32_t from)
 	t->st = vec_push(&t->d->edges, ((edge){from, t->at}));
 }
 
-/* What is read is what was last written there; a view of written memory also depends on whoever made the view. */
+/* A reader depends on the last writer; a view of written memory also on the node that made the view. */
 static void use_value(void *ctx, value_id v)
 {
-	tracer *t = ctx;
+	edge_walk *t = ctx;
 	value_id root = alias_root(t->d->p, v);
 	uint32_t from = t->source[v], writer = t->writer[root];
 	bool later = writer != NONE && (from == NONE || writer > from);
 	if (!later || t->written[root] != v)
-		join(t, from);
+		add_edge(t, from);
 	if (later)
-		join(t, writer);
+		add_edge(t, writer);
 }
 
 static void make_value(void *ctx, value_id v)
 {
-	tracer *t = ctx;
+	edge_walk *t = ctx;
 	t->source[v] = t->at;
 }
 
-static void trace_node(tracer *t, node_id k)
+static void walk_node_edges(edge_walk *t, node_id k)
 {
 	const plan *p = t->d->p;
 	const node *n = &p->nodes.at[k];
@@ -350,7 +339,7 @@ static void trace_node(tracer *t, node_id k)
 	node_each_result(p, k, make_value, t);
 }
 
-static void trace_all(tracer *t)
+static void walk_plan(edge_walk *t)
 {
 	drawing *d = t->d;
 	const plan *p = d->p;
@@ -359,7 +348,7 @@ static void trace_all(tracer *t)
 	for (uint32_t u = 0; u < d->units.n; u++) {
 		t->at = vertex_of_unit(d, u);
 		for (node_id k = d->units.at[u].first; k < d->units.at[u].end; k++)
-			trace_node(t, k);
+			walk_node_edges(t, k);
 	}
 	t->at = output_vertex(d);
 	for (uint32_t i = 0; i < p->out_tree.n; i++)
@@ -369,16 +358,14 @@ static void trace_all(tracer *t)
 
 static clv_status make_edges(drawing *d)
 {
-	size_t values = (size_t)d->p->values.n + 1;
-	tracer t = {d, mem_ids(values), mem_ids(values), mem_ids(values), mem_ids((size_t)output_vertex(d) + 1), 0, CLV_OK};
-	if (t.source && t.writer && t.written && t.joined)
-		trace_all(&t);
-	else
-		t.st = fail_nomem();
-	mem_free(t.source);
-	mem_free(t.writer);
-	mem_free(t.written);
-	mem_free(t.joined);
+	size_t values = d->p->values.n;
+	edge_walk t = {.d = d,
+	               .source = arena_ids(&d->arena, values),
+	               .writer = arena_ids(&d->arena, values),
+	               .written = arena_ids(&d->arena, values),
+	               .joined = arena_ids(&d->arena, (size_t)output_vertex(d) + 1)};
+	TRY(arena_status(&d->arena));
+	walk_plan(&t);
 	return t.st;
 }
 
@@ -391,19 +378,13 @@ clv_status drawing_make(drawing *d)
 	TRY(move_guests(d));
 	TRY(make_clusters(d));
 	TRY(make_edges(d));
-	d->noted = mem_ids((size_t)d->p->values.n + 1);
-	return d->noted ? CLV_OK : fail_nomem();
+	d->noted = arena_ids(&d->arena, d->p->values.n);
+	return arena_status(&d->arena);
 }
 
 void drawing_free(drawing *d)
 {
-	mem_free(d->own);
-	mem_free(d->inside);
-	mem_free(d->level);
-	mem_free(d->fold);
-	mem_free(d->home);
-	mem_free(d->clusters);
-	mem_free(d->noted);
+	arena_free(&d->arena);
 	vec_free(&d->units);
 	vec_free(&d->edges);
 }

@@ -1,5 +1,5 @@
-/* Pictures: what is written into a unit. The first line says what it is, the second what comes out, then come its
- * parameters and what was asked for. Names are anything at all, so every one of them is escaped. */
+/* Pictures: the labels of units. The first line names the unit, the second its result; then come its parameters and the
+ * details that were asked for. Names may contain anything, so every one is escaped. */
 #include <string.h>
 
 #include "emit/dot.h"
@@ -39,7 +39,7 @@ static bool is_drawable(const char *s, size_t n)
 	return n > 0 && !c1 && !end;
 }
 
-static void put_text(strbuf *b, const char *s, size_t n)
+static void put_escaped(strbuf *b, const char *s, size_t n)
 {
 	unsigned chars = 0;
 	for (size_t i = 0; i < n; chars++) {
@@ -60,7 +60,7 @@ static void put_text(strbuf *b, const char *s, size_t n)
 
 void label_text(strbuf *b, const char *s)
 {
-	put_text(b, s, strlen(s));
+	put_escaped(b, s, strlen(s));
 }
 
 static void put_grey(strbuf *b, const char *s)
@@ -70,7 +70,7 @@ static void put_grey(strbuf *b, const char *s)
 	strbuf_puts(b, "</font>");
 }
 
-static void put_name(strbuf *b, const char *s)
+static void put_bold_name(strbuf *b, const char *s)
 {
 	strbuf_puts(b, "<b>");
 	label_text(b, s[0] ? s : "(no name)"); /* an empty tag is an error of Graphviz */
@@ -183,7 +183,7 @@ typedef struct outcome {
 	uint32_t count;
 } outcome;
 
-static void note_result(void *ctx, value_id v)
+static void note_unit_result(void *ctx, value_id v)
 {
 	outcome *o = ctx;
 	node_id last = o->d->f->live.last[v];
@@ -198,7 +198,7 @@ static void put_outcome(const drawing *d, const unit *u, strbuf *b)
 {
 	outcome o = {d, u->end, NONE, NONE, 0};
 	for (node_id k = u->first; k < u->end; k++)
-		node_each_result(d->p, k, note_result, &o);
+		node_each_result(d->p, k, note_unit_result, &o);
 	put_value_line(d, o.count ? o.first : o.last, o.count > 1 ? o.count - 1 : 0, b);
 }
 
@@ -391,7 +391,7 @@ static void put_operation(const plan *p, node_id k, strbuf *b)
 {
 	op_name o = op_split(plan_s(p, p->nodes.at[k].op));
 	strbuf_puts(b, "<b>");
-	put_text(b, o.base, o.plain);
+	put_escaped(b, o.base, o.plain);
 	strbuf_puts(b, "</b>");
 }
 
@@ -421,7 +421,7 @@ static void put_unit_title(const drawing *d, const unit *u, strbuf *b)
 	const plan *p = d->p;
 	scope_id home = u->home, s = p->nodes.at[u->first].scope;
 	if (u->module != NONE) {
-		put_name(b, module_name(d, u->module, home));
+		put_bold_name(b, module_name(d, u->module, home));
 		put_grey(b, plan_s(p, p->scopes.at[u->module].cls));
 		if (part_of(d, u))
 			strbuf_printf(b, " <font color=\"" GREY "\">(part %d of 2)</font>", part_of(d, u));
@@ -462,7 +462,7 @@ void label_input(const drawing *d, uint32_t i, strbuf *b)
 	if (name == NONE)
 		strbuf_printf(b, "<b>input %u</b>", i);
 	else {
-		put_name(b, plan_s(d->p, name));
+		put_bold_name(b, plan_s(d->p, name));
 		put_grey(b, "input");
 	}
 	put_value_line(d, v, 0, b);
@@ -485,7 +485,7 @@ void label_output(const drawing *d, strbuf *b)
 void label_cluster(const drawing *d, scope_id s, strbuf *b)
 {
 	scope_id parent = d->p->scopes.at[s].parent;
-	put_name(b, module_name(d, s, parent == NONE ? NONE : d->home[parent]));
+	put_bold_name(b, module_name(d, s, parent == NONE ? NONE : d->home[parent]));
 	strbuf_puts(b, "<br align=\"left\"/><font point-size=\"10\" color=\"" GREY "\">");
 	label_text(b, plan_s(d->p, d->p->scopes.at[s].cls));
 	strbuf_puts(b, " </font><br align=\"left\"/>"); /* with a space, as an empty tag is an error */
@@ -521,7 +521,7 @@ static void end_row(strbuf *b)
 }
 
 /* The values of the first symbols, which stand among the expressions. */
-static void put_sizes(const drawing *d, strbuf *b)
+static void put_symbol_sizes(const drawing *d, strbuf *b)
 {
 	int64_t size[SIZES_MAX];
 	bool known[SIZES_MAX] = {false};
@@ -541,7 +541,7 @@ static void put_sizes(const drawing *d, strbuf *b)
 	}
 }
 
-static void put_nodes(strbuf *b, const char *before, uint32_t n)
+static void put_node_count(strbuf *b, const char *before, uint32_t n)
 {
 	strbuf_printf(b, "%s%u node%s", before, n, n == 1 ? "" : "s");
 }
@@ -554,16 +554,16 @@ static void title_of_plan(const drawing *d, strbuf *b)
 			add_elements(&all.elements[(d->p->values.at[v].flags & VALUE_TRAINABLE) != 0], elements_of(d, v));
 	start_row(b);
 	strbuf_puts(b, "<font point-size=\"20\">");
-	put_name(b, plan_s(d->p, d->p->model));
+	put_bold_name(b, plan_s(d->p, d->p->model));
 	strbuf_puts(b, "</font>");
 	end_row(b);
 	start_row(b);
-	put_nodes(b, "", d->p->nodes.n);
+	put_node_count(b, "", d->p->nodes.n);
 	if (all.elements[0] || all.elements[1]) {
 		strbuf_puts(b, " · params: ");
 		put_total(&all, b);
 	}
-	put_sizes(d, b);
+	put_symbol_sizes(d, b);
 	end_row(b);
 }
 
@@ -572,23 +572,23 @@ static void put_where(const drawing *d, strbuf *b)
 	const frontier *c = &d->f->at[d->o.frontier];
 	start_row(b);
 	strbuf_puts(b, "cut after ");
-	put_name(b, node_name(d->f->names, d->o.frontier));
+	put_bold_name(b, node_name(d->f->names, d->o.frontier));
 	if (module_path(d->p, d->o.frontier)[0]) {
 		strbuf_puts(b, " in ");
-		put_name(b, module_path(d->p, d->o.frontier));
+		put_bold_name(b, module_path(d->p, d->o.frontier));
 	}
 	end_row(b);
 	if (!c->unsafe)
 		return;
 	start_row(b);
 	strbuf_puts(b, "<font color=\"#B42318\">the plan cannot be cut here: ");
-	put_text(b, c->unsafe, strlen(c->unsafe));
+	put_escaped(b, c->unsafe, strlen(c->unsafe));
 	strbuf_puts(b, "</font>");
 	end_row(b);
 }
 
 /* As a formula, unless it has numbers that no formula can hold. */
-static clv_status put_bytes(const drawing *d, strbuf *b)
+static clv_status put_boundary_formula(const drawing *d, strbuf *b)
 {
 	char *formula;
 	clv_status st = clv_frontiers_bytes_text(d->f, d->o.frontier, &formula);
@@ -607,18 +607,18 @@ static clv_status put_cost(const drawing *d, strbuf *b)
 	const frontier *c = &d->f->at[d->o.frontier];
 	start_row(b);
 	strbuf_puts(b, "boundary_bytes: ");
-	TRY(put_bytes(d, b));
+	TRY(put_boundary_formula(d, b));
 	strbuf_puts(b, " (");
 	put_megabytes(b, c->bytes);
 	strbuf_printf(b, ", %u tensor%s) · ", c->tensors, c->tensors == 1 ? "" : "s");
-	put_nodes(b, "prefix: ", d->o.frontier + 1);
-	put_nodes(b, " · suffix: ", d->p->nodes.n - d->o.frontier - 1);
+	put_node_count(b, "prefix: ", d->o.frontier + 1);
+	put_node_count(b, " · suffix: ", d->p->nodes.n - d->o.frontier - 1);
 	strbuf_printf(b, " · trainable suffix: %s", c->trainable ? "yes" : "no");
 	end_row(b);
 	return CLV_OK;
 }
 
-static void put_key(strbuf *b, const char *role, const colours *c)
+static void put_legend_key(strbuf *b, const char *role, const colours *c)
 {
 	strbuf_printf(b, "<font color=\"%s\" point-size=\"16\">■</font> %s   ", c->line, role);
 }
@@ -626,11 +626,11 @@ static void put_key(strbuf *b, const char *role, const colours *c)
 static void put_legend(const drawing *d, strbuf *b)
 {
 	start_row(b);
-	put_key(b, "prefix", &prefix_colours);
-	put_key(b, "boundary", &boundary_colours);
+	put_legend_key(b, "prefix", &prefix_colours);
+	put_legend_key(b, "boundary", &boundary_colours);
 	if (d->f->at[d->o.frontier].passthrough)
-		put_key(b, "passthrough", &passthrough_colours);
-	put_key(b, "suffix", &suffix_colours);
+		put_legend_key(b, "passthrough", &passthrough_colours);
+	put_legend_key(b, "suffix", &suffix_colours);
 	end_row(b);
 }
 

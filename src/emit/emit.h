@@ -1,15 +1,16 @@
-/* Readable Python source of a view: a plain nn.Module that does what nodes first … end-1 of a plan do; and of a pipeline:
- * a file with one such module per stage.
+/* Readable Python source of a view (a plain nn.Module that does what nodes first … end-1 of a plan do) and of a pipeline
+ * (a file with one such module per stage).
  *
  * python.c writes the class, declare.c its __init__, call.c one operator call, ident.c the names, layout.c breaks lines.
- * stages.c writes the file of a pipeline, config.c what it says about its stages, output.c how the model's output is
- * built again; there whole layers of torch.nn are called instead of their operators (layer.c), and modules that were
- * recorded as one node (block.c). What only torch knows (the
- * data of constants, which arguments an operator takes by name alone) comes through source_spec; without it every
- * constant is a buffer for the caller to load, and a helper in the source sorts the arguments when it runs. */
+ * stages.c writes the file of a pipeline, config.c its description of the stages, output.c how the model's output is built
+ * again; a stage calls whole layers of torch.nn instead of their operators (layer.c), and modules that were recorded as
+ * one node (block.c). Facts that only torch knows (the data of constants, which arguments an operator takes by keyword
+ * only) come through source_spec; without it every constant is a buffer for the caller to load, and a helper in the source
+ * sorts the arguments when it runs. */
 #ifndef EMIT_EMIT_H
 #define EMIT_EMIT_H
 
+#include "base/arena.h"
 #include "base/table.h"
 #include "plan/ops.h"
 #include "plan/twins.h"
@@ -98,6 +99,7 @@ typedef struct idents {
 	strbuf text;        /* all names, NUL between them */
 	VEC(size_t) starts; /* per name */
 	table by_text;
+	arena arena;
 	uint32_t *of_value, *of_symbol; /* index into starts; NONE */
 } idents;
 
@@ -111,20 +113,21 @@ bool ident_free(const char *s, size_t n); /* may also stand alone: nothing in th
 /* A tensor of a layer: "weight". */
 typedef struct layer_slot {
 	value_id v;
-	char *name; /* owned */
+	const char *name;
 } layer_slot;
 
 /* A module of which a stage calls all. */
 typedef struct layer {
 	scope_id scope;
 	uint32_t first, nslots; /* slice of layers->slots */
-	char *init;             /* nn.Linear(3, 4); owned */
+	const char *init;       /* nn.Linear(3, 4) */
 	bool block;             /* it is given to the stage, with its tensors */
 } layer;
 
 typedef struct layers {
 	VEC(layer) at;
 	VEC(layer_slot) slots;
+	arena arena;       /* of names and arrays */
 	uint32_t *of_node; /* per node: the layer that it is a call of; NONE */
 	bool *hidden;      /* per node: it is part of the call of a later one */
 	uint32_t *holder;  /* per value: the slot that holds it; NONE */
@@ -153,6 +156,7 @@ typedef struct writer {
 	view v;
 	node_names *names;
 	idents ids;
+	arena arena;
 	bool *symbol_used;            /* per symbol */
 	node_id *last;                /* per value: last node of the view that uses it; p->nodes.n: an output; NONE */
 	bool part, call, flag, guard; /* helpers that the source needs */
@@ -203,6 +207,7 @@ void put_expr(const plan *p, expr_id e, symbol_fn name, void *ctx, strbuf *b);
 void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b); /* 2, 3 * B */
 void write_float(double v, strbuf *b);
 void write_string(const char *s, size_t n, strbuf *b);
+void write_string_of(strbuf *text /* taken */, strbuf *b);
 
 /* layer.c */
 clv_status layers_find(writer *w, layers *out); /* *out is to be freed in any case */

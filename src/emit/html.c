@@ -1,4 +1,4 @@
-/* The report: checks what is asked for, and puts the plan's data into the page. */
+/* Writes the report: checks the options and puts the plan's data into the page. */
 #include "emit/html.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static clv_status check_stages(const html_spec *o)
 	return is_cost(o->lower_bound_us) ? CLV_OK : fail(CLV_E_INVALID, "lower_bound_us is not a time");
 }
 
-static clv_status check_spec(const clv_frontiers *f, html_spec *o)
+static clv_status check_html_spec(const clv_frontiers *f, html_spec *o)
 {
 	if (o->frontier != NONE && o->frontier >= f->n)
 		return fail(CLV_E_INVALID, "clv_html_options: frontier %u is chosen, and there are %u", o->frontier, f->n);
@@ -85,7 +85,7 @@ clv_status html_spec_read(const plan *p, const clv_html_options *options, html_s
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 /* Text between tags. Anybody may have chosen it: nothing in it is a tag, and it is valid UTF-8. */
-static void put_text(const char *s, strbuf *b)
+static void put_html_text(const char *s, strbuf *b)
 {
 	bool utf8 = utf8_valid(s, strlen(s));
 	for (; *s; s++) {
@@ -102,11 +102,11 @@ static void put_part(const unsigned char *part, size_t n, strbuf *b)
 	strbuf_add(b, (const char *)part, n);
 }
 
-static clv_status write_page(const clv_frontiers *f, html_spec *o, strbuf *b)
+static clv_status write_report(const clv_frontiers *f, html_spec *o, strbuf *b)
 {
-	TRY(check_spec(f, o));
+	TRY(check_html_spec(f, o));
 	put_part(report_head, report_head_size, b);
-	put_text(o->title, b);
+	put_html_text(o->title, b);
 	put_part(report_middle, report_middle_size, b);
 	TRY(html_data(f, o, b));
 	put_part(report_tail, report_tail_size, b);
@@ -119,7 +119,7 @@ clv_status plan_html(const plan *p, const html_spec *spec, char **out)
 	clv_frontiers *f;
 	strbuf b = STRBUF_INIT;
 	TRY(clv_frontiers_create(p, &o.sizes, &f));
-	clv_status st = write_page(f, &o, &b);
+	clv_status st = write_report(f, &o, &b);
 	clv_frontiers_free(f);
 	if (st == CLV_OK)
 		return strbuf_take(&b, out);

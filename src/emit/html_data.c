@@ -1,4 +1,4 @@
-/* A plan and its frontiers as JSON for the report: columns of numbers, and one table of strings that they point into. */
+/* Writes a plan and its frontiers as JSON for the report: columns of numbers, and a table of strings they refer to. */
 #include <math.h>
 #include <string.h>
 
@@ -21,12 +21,12 @@ typedef struct data {
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static void put_key(data *d, const char *key)
+static void put_page_key(data *d, const char *key)
 {
 	strbuf_printf(d->b, ",\n\"%s\":", key);
 }
 
-static void put_text(data *d, const char *s)
+static void put_json_text(data *d, const char *s)
 {
 	if (s)
 		strbuf_json(d->b, s, strlen(s));
@@ -71,18 +71,17 @@ static void put_string(data *d, str_id id)
 	put_id(d, id == NONE ? NONE : d->string[id]);
 }
 
-typedef void (*column_fn)(data *d, uint32_t i);
-
-static void put_column(data *d, const char *key, uint32_t n, column_fn put)
-{
-	put_key(d, key);
-	strbuf_putc(d->b, '[');
-	for (uint32_t i = 0; i < n; i++) {
-		strbuf_puts(d->b, i ? "," : "");
-		put(d, i);
-	}
-	strbuf_putc(d->b, ']');
-}
+/* A column: `put` is evaluated for each i below n. */
+#define PUT_COLUMN(key, n, put)                                                                                        \
+	do {                                                                                                               \
+		put_page_key(d, key);                                                                                          \
+		strbuf_putc(d->b, '[');                                                                                        \
+		for (uint32_t i = 0; i < (n); i++) {                                                                           \
+			strbuf_puts(d->b, i ? "," : "");                                                                           \
+			put;                                                                                                       \
+		}                                                                                                              \
+		strbuf_putc(d->b, ']');                                                                                        \
+	} while (0)
 
 /* ---- head, symbols, expressions, modules ------------------------------------------------------------------------- */
 
@@ -90,21 +89,21 @@ static void put_head(data *d)
 {
 	const plan *p = d->p;
 	strbuf_puts(d->b, "{\"format\":1");
-	put_key(d, "version");
-	put_text(d, CLV_VERSION);
-	put_key(d, "title");
-	put_text(d, d->o->title);
-	put_key(d, "model");
+	put_page_key(d, "version");
+	put_json_text(d, CLV_VERSION);
+	put_page_key(d, "title");
+	put_json_text(d, d->o->title);
+	put_page_key(d, "model");
 	put_string(d, p->model);
-	put_key(d, "training");
+	put_page_key(d, "training");
 	strbuf_puts(d->b, p->training ? "true" : "false");
-	put_key(d, "bandwidth");
+	put_page_key(d, "bandwidth");
 	put_number(d, d->o->bandwidth_bytes_per_s);
-	put_key(d, "prefixSpeed");
+	put_page_key(d, "prefixSpeed");
 	put_number(d, d->o->prefix_flops_per_s);
-	put_key(d, "suffixSpeed");
+	put_page_key(d, "suffixSpeed");
 	put_number(d, d->o->suffix_flops_per_s);
-	put_key(d, "chosen");
+	put_page_key(d, "chosen");
 	put_id(d, d->o->frontier);
 }
 
@@ -127,117 +126,44 @@ static void expr_row(data *d, uint32_t i)
 		strbuf_printf(d->b, "[%d,%u,%u]", (int)e->op, e->a, e->b);
 }
 
-static void dim_at(data *d, uint32_t i)
-{
-	strbuf_int(d->b, d->p->dims.at[i]);
-}
-
-static void scope_parent(data *d, uint32_t i)
-{
-	put_id(d, d->p->scopes.at[i].parent);
-}
-
-static void scope_path(data *d, uint32_t i)
-{
-	put_string(d, d->p->scopes.at[i].path);
-}
-
-static void scope_class(data *d, uint32_t i)
-{
-	put_string(d, d->p->scopes.at[i].cls);
-}
-
 static void put_frame(data *d)
 {
 	const plan *p = d->p;
-	put_column(d, "symbols", p->symbols.n, symbol_row);
-	put_column(d, "exprs", p->exprs.n, expr_row);
-	put_column(d, "dims", p->dims.n, dim_at);
-	put_column(d, "scopeParent", p->scopes.n, scope_parent);
-	put_column(d, "scopePath", p->scopes.n, scope_path);
-	put_column(d, "scopeClass", p->scopes.n, scope_class);
+	PUT_COLUMN("symbols", p->symbols.n, symbol_row(d, i));
+	PUT_COLUMN("exprs", p->exprs.n, expr_row(d, i));
+	PUT_COLUMN("dims", p->dims.n, strbuf_int(d->b, p->dims.at[i]));
+	PUT_COLUMN("scopeParent", p->scopes.n, put_id(d, p->scopes.at[i].parent));
+	PUT_COLUMN("scopePath", p->scopes.n, put_string(d, p->scopes.at[i].path));
+	PUT_COLUMN("scopeClass", p->scopes.n, put_string(d, p->scopes.at[i].cls));
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static void dtype_row(data *d, uint32_t i)
-{
-	strbuf_printf(d->b, "[\"%s\",%u]", dtype_name((dtype)i), dtype_bits((dtype)i));
-}
-
-/* One integer per value, from a field of it. */
-#define VALUE_COLUMN(name, expression)                                                                                 \
-	static void value_##name(data *d, uint32_t i)                                                                      \
-	{                                                                                                                  \
-		const value *x = &d->p->values.at[i];                                                                          \
-		(void)x;                                                                                                       \
-		put_id(d, (uint32_t)(expression));                                                                             \
-	}
-
-VALUE_COLUMN(kind_, x->kind)
-VALUE_COLUMN(type_, x->type)
-VALUE_COLUMN(dtype, x->dtype)
-VALUE_COLUMN(flags_, x->flags)
-VALUE_COLUMN(ndim, x->type == TYPE_TENSOR ? x->ndim : 0)
-VALUE_COLUMN(shape, x->type == TYPE_TENSOR && x->ndim ? x->shape : 0)
-VALUE_COLUMN(root, alias_root(d->p, i))
-VALUE_COLUMN(def, x->def)
-VALUE_COLUMN(last, d->f->live.last[i])
-VALUE_COLUMN(number_, value_number(d->p, i))
-
-static void value_name(data *d, uint32_t i)
-{
-	put_string(d, d->p->values.at[i].name);
-}
-
-static void value_device(data *d, uint32_t i)
-{
-	put_string(d, d->p->values.at[i].type == TYPE_TENSOR ? d->p->values.at[i].device : NONE);
-}
-
 static void put_values(data *d)
 {
-	uint32_t n = d->p->values.n;
-	put_column(d, "dtypes", DT_COUNT, dtype_row);
-	put_column(d, "valueKind", n, value_kind_);
-	put_column(d, "valueType", n, value_type_);
-	put_column(d, "valueDtype", n, value_dtype);
-	put_column(d, "valueFlags", n, value_flags_);
-	put_column(d, "valueNdim", n, value_ndim);
-	put_column(d, "valueShape", n, value_shape);
-	put_column(d, "valueRoot", n, value_root);
-	put_column(d, "valueDef", n, value_def);
-	put_column(d, "valueLast", n, value_last);
-	put_column(d, "valueNumber", n, value_number_);
-	put_column(d, "valueName", n, value_name);
-	put_column(d, "valueDevice", n, value_device);
+	const plan *p = d->p;
+	const value *x = p->values.at;
+	uint32_t n = p->values.n;
+	PUT_COLUMN("dtypes", DT_COUNT, strbuf_printf(d->b, "[\"%s\",%u]", dtype_name((dtype)i), dtype_bits((dtype)i)));
+	PUT_COLUMN("valueKind", n, put_id(d, x[i].kind));
+	PUT_COLUMN("valueType", n, put_id(d, x[i].type));
+	PUT_COLUMN("valueDtype", n, put_id(d, x[i].dtype));
+	PUT_COLUMN("valueFlags", n, put_id(d, x[i].flags));
+	PUT_COLUMN("valueNdim", n, put_id(d, x[i].type == TYPE_TENSOR ? x[i].ndim : 0));
+	PUT_COLUMN("valueShape", n, put_id(d, x[i].type == TYPE_TENSOR && x[i].ndim ? x[i].shape : 0));
+	PUT_COLUMN("valueRoot", n, put_id(d, alias_root(p, i)));
+	PUT_COLUMN("valueDef", n, put_id(d, x[i].def));
+	PUT_COLUMN("valueLast", n, put_id(d, d->f->live.last[i]));
+	PUT_COLUMN("valueNumber", n, put_id(d, value_number(p, i)));
+	PUT_COLUMN("valueName", n, put_string(d, x[i].name));
+	PUT_COLUMN("valueDevice", n, put_string(d, x[i].type == TYPE_TENSOR ? x[i].device : NONE));
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
-enum { FLAG_NOGRAD = 8, FLAG_INFERENCE = 16, FLAG_AUTOCAST = 32 }; /* beside node_flags */
+enum { FLAG_NOGRAD = 8, FLAG_INFERENCE = 16, FLAG_AUTOCAST = 32 }; /* in addition to node_flags */
 
-static void node_name_at(data *d, uint32_t i)
-{
-	put_text(d, node_name(d->f->names, i));
-}
-
-static void node_op(data *d, uint32_t i)
-{
-	put_string(d, d->p->nodes.at[i].op);
-}
-
-static void node_scope(data *d, uint32_t i)
-{
-	put_id(d, d->p->nodes.at[i].scope);
-}
-
-static void node_source(data *d, uint32_t i)
-{
-	put_string(d, d->p->nodes.at[i].at);
-}
-
-static void node_flags_at(data *d, uint32_t i)
+static void put_node_flags(data *d, uint32_t i)
 {
 	const context *c = &d->p->contexts.at[d->p->nodes.at[i].context];
 	uint32_t flags = d->p->nodes.at[i].flags;
@@ -248,7 +174,7 @@ static void node_flags_at(data *d, uint32_t i)
 }
 
 /* factor, value (-1: the results), slice of dims: node_work of flops.h */
-static void node_work_row(data *d, uint32_t i)
+static void put_node_work(data *d, uint32_t i)
 {
 	work_product w = node_work(d->p, i);
 	strbuf_putc(d->b, '[');
@@ -271,23 +197,15 @@ static void put_member(void *ctx, value_id v)
 	l->more = true;
 }
 
-static void node_args(data *d, uint32_t i)
+static void put_node_values(data *d, node_id n, void (*each)(const plan *, node_id, value_fn, void *))
 {
 	list l = {d, false};
 	strbuf_putc(d->b, '[');
-	node_each_arg(d->p, i, put_member, &l);
+	each(d->p, n, put_member, &l);
 	strbuf_putc(d->b, ']');
 }
 
-static void node_results(data *d, uint32_t i)
-{
-	list l = {d, false};
-	strbuf_putc(d->b, '[');
-	node_each_result(d->p, i, put_member, &l);
-	strbuf_putc(d->b, ']');
-}
-
-static void node_writes(data *d, uint32_t i)
+static void put_node_writes(data *d, uint32_t i)
 {
 	const node *n = &d->p->nodes.at[i];
 	list l = {d, false};
@@ -301,7 +219,7 @@ static void node_writes(data *d, uint32_t i)
 	strbuf_putc(d->b, ']');
 }
 
-static void node_line(data *d, uint32_t i)
+static void put_node_line(data *d, uint32_t i)
 {
 	strbuf line = STRBUF_INIT;
 	node_print(d->p, i, &line);
@@ -310,37 +228,28 @@ static void node_line(data *d, uint32_t i)
 	strbuf_free(&line);
 }
 
-static void put_nodes(data *d)
+static void put_node_columns(data *d)
 {
+	const node *x = d->p->nodes.at;
 	uint32_t n = d->p->nodes.n;
-	put_column(d, "nodeName", n, node_name_at);
-	put_column(d, "nodeOp", n, node_op);
-	put_column(d, "nodeScope", n, node_scope);
-	put_column(d, "nodeAt", n, node_source);
-	put_column(d, "nodeFlags", n, node_flags_at);
-	put_column(d, "nodeWork", n, node_work_row);
-	put_column(d, "nodeArgs", n, node_args);
-	put_column(d, "nodeResults", n, node_results);
-	put_column(d, "nodeWrites", n, node_writes);
-	put_column(d, "nodeLine", n <= LINES_MAX ? n : 0, node_line);
+	PUT_COLUMN("nodeName", n, put_json_text(d, node_name(d->f->names, i)));
+	PUT_COLUMN("nodeOp", n, put_string(d, x[i].op));
+	PUT_COLUMN("nodeScope", n, put_id(d, x[i].scope));
+	PUT_COLUMN("nodeAt", n, put_string(d, x[i].at));
+	PUT_COLUMN("nodeFlags", n, put_node_flags(d, i));
+	PUT_COLUMN("nodeWork", n, put_node_work(d, i));
+	PUT_COLUMN("nodeArgs", n, put_node_values(d, i, node_each_arg));
+	PUT_COLUMN("nodeResults", n, put_node_values(d, i, node_each_result));
+	PUT_COLUMN("nodeWrites", n, put_node_writes(d, i));
+	PUT_COLUMN("nodeLine", n <= LINES_MAX ? n : 0, put_node_line(d, i));
 }
 
 /* ---- what goes in and out ---------------------------------------------------------------------------------------- */
 
-static void input_at(data *d, uint32_t i)
-{
-	strbuf_int(d->b, d->p->inputs.at[i]);
-}
-
-static void rebind_row(data *d, uint32_t i)
-{
-	strbuf_printf(d->b, "[%u,%u]", d->p->rebinds.at[i].target, d->p->rebinds.at[i].value);
-}
-
 static void put_outputs(data *d)
 {
 	list l = {d, false};
-	put_key(d, "outputs");
+	put_page_key(d, "outputs");
 	strbuf_putc(d->b, '[');
 	for (uint32_t i = 0; i < d->p->out_tree.n; i++)
 		if (d->p->out_tree.at[i].kind == TREE_VALUE)
@@ -350,33 +259,13 @@ static void put_outputs(data *d)
 
 static void put_ends(data *d)
 {
-	put_column(d, "inputs", d->p->inputs.n, input_at);
+	const rebind *r = d->p->rebinds.at;
+	PUT_COLUMN("inputs", d->p->inputs.n, strbuf_int(d->b, d->p->inputs.at[i]));
 	put_outputs(d);
-	put_column(d, "rebinds", d->p->rebinds.n, rebind_row);
+	PUT_COLUMN("rebinds", d->p->rebinds.n, strbuf_printf(d->b, "[%u,%u]", r[i].target, r[i].value));
 }
 
 /* ---- frontiers --------------------------------------------------------------------------------------------------- */
-
-#define FRONTIER_COLUMN(name, put, expression)                                                                         \
-	static void frontier_##name(data *d, uint32_t i)                                                                   \
-	{                                                                                                                  \
-		const frontier *c = &d->f->at[i];                                                                              \
-		put(d, (expression));                                                                                          \
-	}
-
-FRONTIER_COLUMN(bytes, put_amount, c->bytes)
-FRONTIER_COLUMN(tensors, put_id, c->tensors)
-FRONTIER_COLUMN(passthrough, put_id, c->passthrough)
-FRONTIER_COLUMN(cost, put_number, c->cost)
-FRONTIER_COLUMN(prefix_flops, put_number, c->flops[PREFIX])
-FRONTIER_COLUMN(suffix_flops, put_number, c->flops[SUFFIX])
-FRONTIER_COLUMN(prefix_params, put_amount, c->params[PREFIX])
-FRONTIER_COLUMN(suffix_params, put_amount, c->params[SUFFIX])
-FRONTIER_COLUMN(prefix_param_bytes, put_amount, c->param_bytes[PREFIX])
-FRONTIER_COLUMN(suffix_param_bytes, put_amount, c->param_bytes[SUFFIX])
-FRONTIER_COLUMN(prefix_memory, put_amount, c->memory[PREFIX])
-FRONTIER_COLUMN(suffix_memory, put_amount, c->memory[SUFFIX])
-FRONTIER_COLUMN(trainable, put_id, c->trainable)
 
 /* Where the same text comes again and again, one copy with the positions at which it starts: [0, "…", 17, null, 20, "…"] */
 typedef struct run {
@@ -391,7 +280,7 @@ static clv_status put_run(void *ctx, uint32_t i, const char *text)
 	if (r->started && r->null == !text && (!text || !strcmp(r->last.at, text)))
 		return CLV_OK;
 	strbuf_printf(r->d->b, "%s%u,", r->started ? "," : "", i);
-	put_text(r->d, text);
+	put_json_text(r->d, text);
 	r->started = true;
 	r->null = !text;
 	r->last.n = 0;
@@ -410,7 +299,7 @@ static clv_status put_unsafe(run *r)
 static clv_status put_runs(data *d, const char *key, bool formulas)
 {
 	run r = {.d = d, .last = STRBUF_INIT};
-	put_key(d, key);
+	put_page_key(d, key);
 	strbuf_putc(d->b, '[');
 	clv_status st = formulas ? frontiers_formulas(d->f, put_run, &r) : put_unsafe(&r);
 	strbuf_putc(d->b, ']');
@@ -420,30 +309,26 @@ static clv_status put_runs(data *d, const char *key, bool formulas)
 
 static clv_status put_frontiers(data *d)
 {
+	const frontier *c = d->f->at;
 	uint32_t n = d->f->n;
-	put_column(d, "bytes", n, frontier_bytes);
-	put_column(d, "tensors", n, frontier_tensors);
-	put_column(d, "passthrough", n, frontier_passthrough);
-	put_column(d, "cost", n, frontier_cost);
-	put_column(d, "prefixFlops", n, frontier_prefix_flops);
-	put_column(d, "suffixFlops", n, frontier_suffix_flops);
-	put_column(d, "prefixParams", n, frontier_prefix_params);
-	put_column(d, "suffixParams", n, frontier_suffix_params);
-	put_column(d, "prefixParamBytes", n, frontier_prefix_param_bytes);
-	put_column(d, "suffixParamBytes", n, frontier_suffix_param_bytes);
-	put_column(d, "prefixMemory", n, frontier_prefix_memory);
-	put_column(d, "suffixMemory", n, frontier_suffix_memory);
-	put_column(d, "trainable", n, frontier_trainable);
+	PUT_COLUMN("bytes", n, put_amount(d, c[i].bytes));
+	PUT_COLUMN("tensors", n, put_id(d, c[i].tensors));
+	PUT_COLUMN("passthrough", n, put_id(d, c[i].passthrough));
+	PUT_COLUMN("cost", n, put_number(d, c[i].cost));
+	PUT_COLUMN("prefixFlops", n, put_number(d, c[i].flops[PREFIX]));
+	PUT_COLUMN("suffixFlops", n, put_number(d, c[i].flops[SUFFIX]));
+	PUT_COLUMN("prefixParams", n, put_amount(d, c[i].params[PREFIX]));
+	PUT_COLUMN("suffixParams", n, put_amount(d, c[i].params[SUFFIX]));
+	PUT_COLUMN("prefixParamBytes", n, put_amount(d, c[i].param_bytes[PREFIX]));
+	PUT_COLUMN("suffixParamBytes", n, put_amount(d, c[i].param_bytes[SUFFIX]));
+	PUT_COLUMN("prefixMemory", n, put_amount(d, c[i].memory[PREFIX]));
+	PUT_COLUMN("suffixMemory", n, put_amount(d, c[i].memory[SUFFIX]));
+	PUT_COLUMN("trainable", n, put_id(d, c[i].trainable));
 	TRY(put_runs(d, "unsafe", false));
 	return d->p->symbols.n ? put_runs(d, "formulas", true) : CLV_OK; /* else the formula is the number */
 }
 
 /* ---- stages and segments ----------------------------------------------------------------------------------------- */
-
-static void stage_of(data *d, uint32_t i)
-{
-	strbuf_int(d->b, d->o->stage_of_node[i]);
-}
 
 static void stage_cost(data *d, uint32_t i)
 {
@@ -469,50 +354,40 @@ static void stage_fact(data *d, uint32_t i)
 	strbuf_putc(d->b, ']');
 }
 
-static void device_name(data *d, uint32_t i)
-{
-	put_text(d, d->o->device_names[i]);
-}
-
-static void segment_of(data *d, uint32_t i)
-{
-	strbuf_int(d->b, d->o->segment_of_node[i]);
-}
-
 /* compiled, reason */
 static void segment_row(data *d, uint32_t i)
 {
 	bool compiled = !d->o->segment_compiled || d->o->segment_compiled[i];
 	strbuf_printf(d->b, "[%d,", compiled);
-	put_text(d, d->o->segment_reason ? d->o->segment_reason[i] : NULL);
+	put_json_text(d, d->o->segment_reason ? d->o->segment_reason[i] : NULL);
 	strbuf_putc(d->b, ']');
 }
 
 static void put_groups(data *d)
 {
 	const html_spec *o = d->o;
-	put_key(d, "stages");
+	put_page_key(d, "stages");
 	strbuf_int(d->b, o->nstages);
-	put_column(d, "stageOf", o->nstages ? d->p->nodes.n : 0, stage_of);
-	put_column(d, "stageCost", o->stages ? o->nstages : 0, stage_cost);
-	put_column(d, "stageFacts", o->stages ? o->nstages : 0, stage_fact);
-	put_column(d, "devices", o->ndevices, device_name);
-	put_key(d, "lowerBound");
+	PUT_COLUMN("stageOf", o->nstages ? d->p->nodes.n : 0, strbuf_int(d->b, o->stage_of_node[i]));
+	PUT_COLUMN("stageCost", o->stages ? o->nstages : 0, stage_cost(d, i));
+	PUT_COLUMN("stageFacts", o->stages ? o->nstages : 0, stage_fact(d, i));
+	PUT_COLUMN("devices", o->ndevices, put_json_text(d, o->device_names[i]));
+	put_page_key(d, "lowerBound");
 	put_number(d, o->lower_bound_us);
-	put_column(d, "segments", o->nsegments, segment_row);
-	put_column(d, "segmentOf", o->nsegments ? d->p->nodes.n : 0, segment_of);
+	PUT_COLUMN("segments", o->nsegments, segment_row(d, i));
+	PUT_COLUMN("segmentOf", o->nsegments ? d->p->nodes.n : 0, strbuf_int(d->b, o->segment_of_node[i]));
 }
 
-static clv_status put_all(data *d)
+static clv_status put_page_data(data *d)
 {
 	put_head(d);
 	put_frame(d);
 	put_values(d);
-	put_nodes(d);
+	put_node_columns(d);
 	put_ends(d);
 	TRY(put_frontiers(d));
 	put_groups(d);
-	put_key(d, "strings");
+	put_page_key(d, "strings");
 	strbuf_putc(d->b, '[');
 	if (d->nstrings)
 		strbuf_add(d->b, d->strings.at, d->strings.n);
@@ -524,7 +399,7 @@ clv_status html_data(const clv_frontiers *f, const html_spec *o, strbuf *b)
 {
 	data d = {.f = f, .p = f->p, .o = o, .b = b, .strings = STRBUF_INIT};
 	d.string = mem_ids((size_t)f->p->strs.n + 1);
-	clv_status st = d.string ? put_all(&d) : fail_nomem();
+	clv_status st = d.string ? put_page_data(&d) : fail_nomem();
 	mem_free(d.string);
 	strbuf_free(&d.strings);
 	return st;

@@ -1,7 +1,7 @@
-/* Names: every value and symbol of a plan gets a Python identifier of its own.
+/* Gives every value and symbol of a plan a Python identifier of its own.
  *
- * Symbols keep their names, inputs theirs as far as Python takes them, results are called after their node. Values that
- * come from somewhere else can be named anything at all, so nothing here trusts a name. */
+ * Symbols keep their names, inputs theirs as far as Python allows, results are named after their node. Names in a plan can
+ * be anything, so nothing here trusts one. */
 #include <string.h>
 
 #include "emit/emit.h"
@@ -68,7 +68,7 @@ typedef struct key {
 	size_t n;
 } key;
 
-static bool same(const void *ctx, uint32_t id)
+static bool same_name(const void *ctx, uint32_t id)
 {
 	const key *k = ctx;
 	const char *s = k->t->text.at + k->t->starts.at[id];
@@ -107,7 +107,7 @@ static clv_status take_name(idents *t, size_t start, bool *taken)
 		return fail_nomem();
 	const char *s = t->text.at + start;
 	uint32_t hash = hash_bytes(s, n, (uintptr_t)t);
-	*taken = table_find(&t->by_text, hash, same, &(key){t, s, n}) != TABLE_NONE;
+	*taken = table_find(&t->by_text, hash, same_name, &(key){t, s, n}) != TABLE_NONE;
 	if (*taken)
 		return CLV_OK;
 	TRY(vec_push(&t->starts, start));
@@ -199,10 +199,10 @@ static clv_status name_all(idents *t, const node_names *names)
 
 clv_status idents_new(const plan *p, const node_names *names, idents *out)
 {
-	idents t = {.p = p, .of_value = mem_ids(p->values.n), .of_symbol = mem_ids(p->symbols.n)};
-	*out = t;
-	if (!t.of_value || !t.of_symbol)
-		return fail_nomem();
+	*out = (idents){.p = p};
+	out->of_value = arena_ids(&out->arena, p->values.n);
+	out->of_symbol = arena_ids(&out->arena, p->symbols.n);
+	TRY(arena_status(&out->arena));
 	return name_all(out, names);
 }
 
@@ -211,8 +211,7 @@ void idents_free(idents *t)
 	strbuf_free(&t->text);
 	vec_free(&t->starts);
 	table_free(&t->by_text);
-	mem_free(t->of_value);
-	mem_free(t->of_symbol);
+	arena_free(&t->arena);
 }
 
 static const char *name_at(const idents *t, uint32_t i)

@@ -1,8 +1,8 @@
-/* Layers: nodes that are, all in all, one call of a layer of torch.nn.
+/* Finds layers: nodes that together are one call of a layer of torch.nn.
  *
- * `rules` says how a layer reads in a plan. A rule fits a node of a module of that class when every argument is what the
+ * `rules` says how a layer appears in a plan. A rule fits a node of a module of that class when every argument is what the
  * layer passes: its own tensors under their names, constants that its constructor takes, its mode. Then calling the layer
- * is the same computation, whoever wrote the module. What fits no rule stays a function call.
+ * is the same computation. A node that fits no rule stays a function call.
  *
  * args, in the operator's order:
  *   x            an argument of the call            name        a constant that the constructor takes
@@ -219,7 +219,7 @@ static bool fit_tensor(fit *f, const arg *a, const char *s, size_t n)
 	return how == ' ' || how == '?' || other;
 }
 
-static bool is_constant(const plan *p, const arg *a)
+static bool is_constant_arg(const plan *p, const arg *a)
 {
 	int64_t k;
 	if (a->kind == ARG_INT)
@@ -227,7 +227,7 @@ static bool is_constant(const plan *p, const arg *a)
 	if (a->kind != ARG_LIST)
 		return a->kind == ARG_FLOAT || a->kind == ARG_BOOL || a->kind == ARG_STR || a->kind == ARG_NONE;
 	for (uint32_t i = 0; i < a->u.list.n; i++)
-		if (p->args.at[a->u.list.first + i].kind == ARG_LIST || !is_constant(p, &p->args.at[a->u.list.first + i]))
+		if (p->args.at[a->u.list.first + i].kind == ARG_LIST || !is_constant_arg(p, &p->args.at[a->u.list.first + i]))
 			return false;
 	return true;
 }
@@ -277,7 +277,7 @@ static bool fit_item(fit *f, uint32_t i, const char *s, size_t n)
 	if (!a)
 		return true; /* the layer's default is the operator's */
 	f->constants[f->nconstants++] = (constant){s, n, a};
-	return is_constant(p, a);
+	return is_constant_arg(p, a);
 }
 
 /* Other results than the first are not given by the layer. */
@@ -356,7 +356,7 @@ static bool put_sizes_from(const plan *p, const value *x, uint32_t d, strbuf *b)
 }
 
 /* t.0, t.2+, t.1*name */
-static bool put_size(const fit *f, const char *s, size_t n, strbuf *b)
+static bool put_tensor_size(const fit *f, const char *s, size_t n, strbuf *b)
 {
 	const plan *p = f->w->p;
 	size_t dot = (size_t)((const char *)memchr(s, '.', n) - s);
@@ -392,7 +392,7 @@ static clv_status item_text(const fit *f, const char *s, size_t n, strbuf *b, bo
 {
 	bool whole = s[0] == '#';
 	if (memchr(s, '.', n) && !memchr(s, '=', n)) {
-		*fits = put_size(f, s, n, b);
+		*fits = put_tensor_size(f, s, n, b);
 		return CLV_OK;
 	}
 	const arg *a = find_constant(f, s + whole, n - whole);
@@ -498,14 +498,14 @@ static clv_status put_init(const fit *f, const rule *r, strbuf *b, bool *fits)
 	return b->failed ? fail_nomem() : CLV_OK;
 }
 
-/* ---- what a layer does beside its operator ------------------------------------------------------------------------ */
+/* ---- what a layer does besides its operator ------------------------------------------------------------------------ */
 
 typedef struct counter {
 	value_id v;
 	uint32_t uses;
 } counter;
 
-static void count_use(void *ctx, value_id v)
+static void count_value_use(void *ctx, value_id v)
 {
 	counter *c = ctx;
 	c->uses += v == c->v;
@@ -515,7 +515,7 @@ static uint32_t uses_of(const writer *w, value_id v)
 {
 	counter c = {v, 0};
 	for (node_id n = 0; n < w->p->nodes.n; n++)
-		node_each_arg(w->p, n, count_use, &c);
+		node_each_arg(w->p, n, count_value_use, &c);
 	return c.uses;
 }
 
@@ -590,13 +590,10 @@ enum { REC_X, REC_STATE, REC_PARAMS, REC_BIAS, REC_LAYERS, REC_DROPOUT, REC_MODE
 
 clv_status layer_slot_add(layers *all, value_id v, const char *name, size_t n)
 {
-	layer_slot s = {v, mem_strdup(name, n)};
-	if (!s.name)
-		return fail_nomem();
-	clv_status st = vec_push(&all->slots, s);
-	if (st != CLV_OK)
-		mem_free(s.name);
-	return st;
+	char *copy = arena_alloc(&all->arena, n + 1);
+	TRY(arena_status(&all->arena));
+	memcpy(copy, name, n);
+	return vec_push(&all->slots, ((layer_slot){v, copy}));
 }
 
 static clv_status fit_weight(fit *f, layers *all, const arg *a, const char *kind, uint32_t i, bool back, bool *fits)
@@ -777,12 +774,6 @@ static clv_status take_slots(const fit *f, layers *all, node_id count)
 	return layer_slot_add(all, p->args.at[p->nodes.at[count].args].u.v, "num_batches_tracked", 19);
 }
 
-static void drop_slots(layers *all, uint32_t first)
-{
-	while (all->slots.n > first)
-		mem_free(all->slots.at[--all->slots.n].name);
-}
-
 /* Text of the constructor, slots and hidden nodes of the call at n. */
 static clv_status fit_node(fit *f, layers *all, node_id n, strbuf *b, bool *fits)
 {
@@ -809,12 +800,9 @@ static clv_status fit_node(fit *f, layers *all, node_id n, strbuf *b, bool *fits
 clv_status layer_add(layers *all, scope_id s, uint32_t first, strbuf *text, uint32_t *out)
 {
 	layer one = {.scope = s, .first = first, .nslots = all->slots.n - first};
-	TRY(strbuf_take(text, &one.init));
-	clv_status st = vec_push(&all->at, one);
-	if (st != CLV_OK)
-		mem_free(one.init);
-	*out = all->at.n - 1;
-	return st;
+	TRY(arena_take(&all->arena, text, &one.init));
+	*out = all->at.n;
+	return vec_push(&all->at, one);
 }
 
 uint32_t layer_of_scope(const layers *all, scope_id s)
@@ -855,7 +843,7 @@ static clv_status try_node(writer *w, layers *all, node_id n)
 	         !memcmp(all->at.at[at].init, text.at, text.n))
 		all->of_node[n] = at;
 	if (all->of_node[n] == NONE || at != NONE)
-		drop_slots(all, first);
+		all->slots.n = first;
 	strbuf_free(&text);
 	return st;
 }
@@ -863,17 +851,16 @@ static clv_status try_node(writer *w, layers *all, node_id n)
 /* A node is hidden only for a call that was taken. */
 static clv_status try_all(writer *w, layers *all)
 {
-	bool *before = mem_alloc(w->p->nodes.n + 1);
-	clv_status st = before ? CLV_OK : fail_nomem();
-	for (node_id n = w->s->first; st == CLV_OK && n < w->s->end; n++) {
+	bool *before = arena_alloc(&all->arena, w->p->nodes.n);
+	TRY(arena_status(&all->arena));
+	for (node_id n = w->s->first; n < w->s->end; n++) {
 		memcpy(before, all->hidden, w->p->nodes.n);
 		if (all->of_node[n] == NONE)
-			st = try_node(w, all, n);
-		if (st == CLV_OK && all->of_node[n] == NONE)
+			TRY(try_node(w, all, n));
+		if (all->of_node[n] == NONE)
 			memcpy(all->hidden, before, w->p->nodes.n);
 	}
-	mem_free(before);
-	return st;
+	return CLV_OK;
 }
 
 /* Layer i may take its slot k in this pass: what is given has its tensors, then layers have those of their own name. */
@@ -903,12 +890,12 @@ static void choose_holders(const plan *p, layers *all)
 clv_status layers_find(writer *w, layers *out)
 {
 	const plan *p = w->p;
-	*out = (layers){.of_node = mem_ids(p->nodes.n),
-	                .holder = mem_ids(p->values.n),
-	                .hidden = mem_alloc(p->nodes.n + 1),
-	                .path = mem_alloc((p->values.n + 1) * sizeof *out->path)};
-	if (!out->of_node || !out->holder || !out->hidden || !out->path)
-		return fail_nomem();
+	*out = (layers){0};
+	out->of_node = arena_ids(&out->arena, p->nodes.n);
+	out->holder = arena_ids(&out->arena, p->values.n);
+	out->hidden = arena_alloc(&out->arena, p->nodes.n);
+	out->path = arena_array(&out->arena, p->values.n, sizeof *out->path);
+	TRY(arena_status(&out->arena));
 	TRY(blocks_find(w, out));
 	TRY(try_all(w, out));
 	choose_holders(p, out);
@@ -917,15 +904,9 @@ clv_status layers_find(writer *w, layers *out)
 
 void layers_free(layers *all)
 {
-	for (uint32_t i = 0; i < all->at.n; i++)
-		mem_free(all->at.at[i].init);
-	drop_slots(all, 0);
 	vec_free(&all->at);
 	vec_free(&all->slots);
-	mem_free(all->of_node);
-	mem_free(all->holder);
-	mem_free(all->hidden);
-	mem_free(all->path);
+	arena_free(&all->arena);
 }
 
 /* ---- the call ----------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
-/* Lines: one logical line of Python goes in as flat text, and comes out as a formatter would leave it.
+/* Breaks lines: takes one logical line of Python as flat text and lays it out as a formatter would.
  *
- * A line that fits stays. One that does not is opened at its last brackets: the arguments of a call on one line, if they
- * fit there; else each element on a line of its own with a comma behind the last. */
+ * A line that fits stays. One that does not is opened at its last brackets: the arguments of a call go on one line if they
+ * fit there; else each element gets a line of its own with a comma after the last. */
 #include <ctype.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ static int depth_change(char c)
 }
 
 /* The next place at or after i that is not inside a string; *depth follows. */
-static size_t step(const char *s, size_t n, size_t i, int *depth)
+static size_t step_over(const char *s, size_t n, size_t i, int *depth)
 {
 	if (s[i] == '"' || s[i] == '\'')
 		return after_string(s, n, i);
@@ -43,13 +43,13 @@ static bool last_brackets(const char *s, size_t n, brackets *out)
 	bool found = false;
 	for (size_t i = 0; i < n;) {
 		int depth = 0;
-		size_t next = step(s, n, i, &depth);
+		size_t next = step_over(s, n, i, &depth);
 		if (depth <= 0) {
 			i = next;
 			continue;
 		}
 		for (open = i, i = next; i < n && depth > 0;)
-			i = step(s, n, i, &depth);
+			i = step_over(s, n, i, &depth);
 		if (i > open + 2) {
 			*out = (brackets){open, i - 1};
 			found = true;
@@ -71,11 +71,11 @@ static size_t element_end(const char *s, size_t n, size_t i)
 {
 	int depth = 0;
 	while (i < n && !(depth == 0 && s[i] == ','))
-		i = step(s, n, i, &depth);
+		i = step_over(s, n, i, &depth);
 	return i;
 }
 
-static bool is_word(char c)
+static bool is_name_char(char c)
 {
 	return isalnum((unsigned char)c) || c == '_';
 }
@@ -83,7 +83,7 @@ static bool is_word(char c)
 /* They belong to what stands before them: a call, an index. */
 static bool is_attached(const char *s, const brackets *at)
 {
-	return at->open > 0 && (is_word(s[at->open - 1]) || strchr(")]\"'", s[at->open - 1]));
+	return at->open > 0 && (is_name_char(s[at->open - 1]) || strchr(")]\"'", s[at->open - 1]));
 }
 
 /* x[i] and (a + b) mean something else with a comma behind. */
@@ -98,7 +98,7 @@ static bool takes_comma(const char *s, const brackets *at)
 
 static void put_elements(strbuf *b, unsigned indent, const char *s, size_t n, const char *comma);
 
-static void put_text(strbuf *b, unsigned indent, const char *s, size_t n, const char *tail)
+static void put_broken(strbuf *b, unsigned indent, const char *s, size_t n, const char *tail)
 {
 	brackets at;
 	if (indent + width(s, n) + strlen(tail) <= WIDTH || !last_brackets(s, n, &at)) {
@@ -123,7 +123,7 @@ static void put_elements(strbuf *b, unsigned indent, const char *s, size_t n, co
 	for (size_t i = 0; i < n;) {
 		size_t end = element_end(s, n, i);
 		strbuf_printf(b, "\n%*s", (int)indent, "");
-		put_text(b, indent, s + i, end - i, comma);
+		put_broken(b, indent, s + i, end - i, comma);
 		for (i = end + 1; i < n && s[i] == ' ';)
 			i++;
 	}
@@ -133,7 +133,7 @@ static void put_elements(strbuf *b, unsigned indent, const char *s, size_t n, co
 static size_t find_assignment(const char *s, size_t n)
 {
 	int depth = 0;
-	for (size_t i = 0; i < n; i = step(s, n, i, &depth))
+	for (size_t i = 0; i < n; i = step_over(s, n, i, &depth))
 		if (depth == 0 && n - i > 3 && !memcmp(s + i, " = ", 3))
 			return i;
 	return n;
@@ -163,7 +163,7 @@ static size_t chain_break(const char *s, size_t n, size_t i)
 {
 	int depth = 0;
 	while (i < n) {
-		i = step(s, n, i, &depth);
+		i = step_over(s, n, i, &depth);
 		if (depth == 0 && i < n && s[i] == '.' && (s[i - 1] == ')' || s[i - 1] == ']'))
 			return i;
 	}
@@ -174,7 +174,7 @@ static size_t chain_break(const char *s, size_t n, size_t i)
 static bool is_chain(const char *s, size_t n)
 {
 	int depth = 0;
-	for (size_t i = 0; i < n; i = step(s, n, i, &depth))
+	for (size_t i = 0; i < n; i = step_over(s, n, i, &depth))
 		if (depth == 0 && (s[i] == ' ' || s[i] == ','))
 			return false;
 	size_t first = chain_break(s, n, 0);
@@ -191,7 +191,7 @@ static void put_chain(strbuf *b, unsigned indent, const char *s, size_t n)
 		size_t end = chain_break(s, n, i + 1);
 		if (i)
 			strbuf_printf(b, "\n%*s", (int)indent, "");
-		put_text(b, indent, s + i, end - i, "");
+		put_broken(b, indent, s + i, end - i, "");
 		i = end;
 	}
 }
@@ -234,7 +234,7 @@ static bool put_wrapped(strbuf *b, unsigned indent, const char *s, size_t n)
 	if (chain)
 		put_chain(b, indent + INDENT, s + from, n - from);
 	else
-		put_text(b, indent + INDENT, s + from, n - from, "");
+		put_broken(b, indent + INDENT, s + from, n - from, "");
 	strbuf_printf(b, "\n%*s)", (int)indent, "");
 	return true;
 }
@@ -252,7 +252,7 @@ void layout_line(strbuf *b, unsigned indent, strbuf *line)
 		strbuf_printf(b, "%*s", (int)indent, "");
 		size_t from = put_many_targets(b, indent, line->at, line->n);
 		if (from || !put_wrapped(b, indent, line->at, line->n))
-			put_text(b, indent, line->at + from, line->n - from, "");
+			put_broken(b, indent, line->at + from, line->n - from, "");
 		strbuf_putc(b, '\n');
 	}
 	strbuf_free(line);

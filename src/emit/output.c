@@ -1,4 +1,4 @@
-/* The model's output, built again from the values that the last stage returns. */
+/* Writes pack_outputs, which builds the model's output from the values that the last stage returns. */
 #include <string.h>
 
 #include "emit/emit.h"
@@ -103,11 +103,8 @@ static void put_refusal(const plan *p, const tree *t, strbuf *b)
 	strbuf text = STRBUF_INIT, line = STRBUF_INIT;
 	strbuf_printf(&text, "the output holds %s, which has no source text", plan_s(p, t->u.s));
 	strbuf_puts(&line, "raise NotImplementedError(");
-	if (!text.failed)
-		write_string(text.at, text.n, &line);
+	write_string_of(&text, &line);
 	strbuf_putc(&line, ')');
-	line.failed |= text.failed;
-	strbuf_free(&text);
 	layout_line(b, INDENT, &line);
 }
 

@@ -1,4 +1,4 @@
-/* The generated module: its head, and forward, which is one assignment per node. (__init__ is in declare.c.) */
+/* Writes the generated module: its head, and forward with one assignment per node. (__init__ is in declare.c.) */
 #include <math.h>
 #include <string.h>
 
@@ -75,20 +75,12 @@ static bool write_context(writer *w, const context *c, strbuf *b)
 {
 	strbuf items = STRBUF_INIT, line = STRBUF_INIT;
 	put_context(w, c, &items);
-	bool open = items.n > 0;
-	if (open) {
-		strbuf_puts(&line, "with ");
-		strbuf_add(&line, items.at, items.n);
-		strbuf_putc(&line, ':');
-		if (!layout_fits(BODY, &line)) {
-			line.n = 0;
-			strbuf_puts(&line, "with (");
-			strbuf_add(&line, items.at, items.n);
-			strbuf_puts(&line, "):");
-		}
-	}
-	line.failed |= items.failed;
-	strbuf_free(&items);
+	bool open = items.n > 0, fits = layout_fits(BODY + (unsigned)strlen("with :"), &items);
+	if (open)
+		strbuf_puts(&line, fits ? "with " : "with (");
+	strbuf_move(&line, &items);
+	if (open)
+		strbuf_puts(&line, fits ? ":" : "):");
 	layout_line(b, BODY, &line);
 	return open;
 }
@@ -136,7 +128,7 @@ static bool any_used(const writer *w, uint32_t first, uint32_t n)
 	return false;
 }
 
-static void put_results(writer *w, const node *n, strbuf *b)
+static void put_node_targets(writer *w, const node *n, strbuf *b)
 {
 	const arg *only = n->nresults == 1 ? &w->p->args.at[n->results] : NULL;
 	if (!any_used(w, n->results, n->nresults))
@@ -161,11 +153,8 @@ static void put_raise(writer *w, node_id id, unsigned indent, const char *what, 
 	strbuf_printf(&text, ": %s", what);
 	w->guard = true;
 	strbuf_puts(&line, "raise GuardError(");
-	if (!text.failed)
-		write_string(text.at, text.n, &line);
+	write_string_of(&text, &line);
 	strbuf_putc(&line, ')');
-	line.failed |= text.failed;
-	strbuf_free(&text);
 	layout_line(b, indent + INDENT, &line);
 }
 
@@ -312,7 +301,7 @@ static clv_status write_statement(writer *w, node_id id, unsigned indent)
 	} else if (!strncmp(plan_s(w->p, n->op), "cleave::", 8)) {
 		st = fail(CLV_E_UNSUPPORTED, "it calls Python code of the model, which has no source text here");
 	} else {
-		put_results(w, n, &line);
+		put_node_targets(w, n, &line);
 		st = write_call(w, id, indent, &line);
 	}
 	layout_line(b, indent, &line);
@@ -544,13 +533,12 @@ void write_forward(writer *w, strbuf *b)
 	strbuf_add(b, w->body.at + blank, w->body.n - blank);
 }
 
-/* What comes from an earlier part and is written here stays as it was for whoever made it. */
+/* An input from an earlier part that is written here is copied, so that its maker keeps it as it was. */
 static clv_status write_copies(writer *w, strbuf *b)
 {
 	const plan *p = w->p;
-	bool *written = mem_alloc((p->values.n + 1) * sizeof *written);
-	if (!written)
-		return fail_nomem();
+	bool *written = arena_alloc(&w->arena, p->values.n);
+	TRY(arena_status(&w->arena));
 	for (node_id n = w->s->first; n < w->s->end; n++)
 		for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
 			written[alias_root(p, p->ids.at[p->nodes.at[n].writes + i])] = true;
@@ -565,7 +553,6 @@ static clv_status write_copies(writer *w, strbuf *b)
 		strbuf_printf(&line, "%s = own_copy(%s)", name, name);
 		layout_line(b, BODY, &line);
 	}
-	mem_free(written);
 	return CLV_OK;
 }
 
@@ -693,7 +680,7 @@ void write_helpers(const writer *w, strbuf *b)
 		               "        return getattr(self, str(number))\n");
 }
 
-static clv_status write_all(writer *w, strbuf *b)
+static clv_status write_module(writer *w, strbuf *b)
 {
 	strbuf init = STRBUF_INIT;
 	clv_status st = write_body(w);
@@ -717,7 +704,7 @@ typedef struct use_walk {
 	node_id n;
 } use_walk;
 
-static void note_use(void *ctx, value_id v)
+static void note_last_use(void *ctx, value_id v)
 {
 	use_walk *u = ctx;
 	u->w->last[v] = u->n;
@@ -728,14 +715,14 @@ static void note_stand(void *ctx, value_id v)
 	use_walk *u = ctx;
 	value_id own = u->w->stage->twins->stand[v];
 	if (own != NONE)
-		note_use(ctx, own);
+		note_last_use(ctx, own);
 }
 
 static void find_last_uses(writer *w)
 {
 	const plan *p = w->p;
 	for (node_id n = w->s->first; n < w->s->end; n++) {
-		node_each_arg(p, n, note_use, &(use_walk){w, n});
+		node_each_arg(p, n, note_last_use, &(use_walk){w, n});
 		if (w->stage && w->stage->twins)
 			node_each_result(p, n, note_stand, &(use_walk){w, n});
 	}
@@ -751,10 +738,9 @@ clv_status writer_init(writer *w)
 	TRY(view_range(p, w->s->first, w->s->end, &w->v));
 	TRY(node_names_new(p, &w->names));
 	TRY(idents_new(p, w->names, &w->ids));
-	w->symbol_used = mem_alloc((p->symbols.n + 1) * sizeof *w->symbol_used);
-	w->last = mem_ids(p->values.n);
-	if (!w->symbol_used || !w->last)
-		return fail_nomem();
+	w->symbol_used = arena_alloc(&w->arena, p->symbols.n);
+	w->last = arena_ids(&w->arena, p->values.n);
+	TRY(arena_status(&w->arena));
 	find_last_uses(w);
 	return CLV_OK;
 }
@@ -764,8 +750,7 @@ void writer_free(writer *w)
 	view_free(&w->v);
 	node_names_free(w->names);
 	idents_free(&w->ids);
-	mem_free(w->symbol_used);
-	mem_free(w->last);
+	arena_free(&w->arena);
 	strbuf_free(&w->body);
 }
 
@@ -795,7 +780,7 @@ clv_status plan_source(const plan *p, const source_spec *s, strbuf *b)
 	writer w = {.p = p, .s = s};
 	clv_status st = writer_init(&w);
 	if (st == CLV_OK)
-		st = write_all(&w, b);
+		st = write_module(&w, b);
 	writer_free(&w);
 	return st;
 }

@@ -1,27 +1,30 @@
-/* The file of a pipeline: a module per stage, what goes in and out of each, and what chains them.
+/* Writes the file of a pipeline: a module per stage, a description of their inputs and outputs, and the chain of them.
  *
- * Stages are written by the same code as a single view; each has a writer of its own. What they need above them (imports,
- * helpers) is known when all are written, so texts are put together at the end. */
+ * Stages are written by the same code as a single view; each has a writer of its own. The imports and helpers above them
+ * are known when all are written, so texts are put together at the end. */
 #include <string.h>
 
 #include "emit/emit.h"
 #include "split/frontier.h"
 
 typedef struct file {
+	arena arena;
 	const plan *p;
 	const stages_spec *spec;
 	writer *w; /* per stage; spec->nstages of each */
 	source_spec *views;
 	stage_state *states;
 	strbuf classes, config, pack;
-	int64_t *sizes;   /* per symbol: for the configuration */
-	bool *pack_sizes; /* per symbol: pack_outputs takes it */
+	writer needs;                              /* of all stages: what the file has above them */
+	bool given, blocks, tensors, stays, sized; /* some stage has such, or takes sizes as keywords */
+	int64_t *sizes;                            /* per symbol: for the configuration */
+	bool *pack_sizes;                          /* per symbol: pack_outputs takes it */
 	bool object, whole;
 	strbuf device_name;
 	twins twins; /* with nodes: the other mode is known */
 } file;
 
-/* ---- what stands against it -------------------------------------------------------------------------------------- */
+/* ---- checks -------------------------------------------------------------------------------------- */
 
 static clv_status check_ends(const plan *p, const node_id *ends, uint32_t n)
 {
@@ -35,7 +38,7 @@ static clv_status check_ends(const plan *p, const node_id *ends, uint32_t n)
 	return CLV_OK;
 }
 
-static clv_status read_sizes(const plan *p, const stages_spec *s, int64_t *sizes)
+static clv_status read_stage_sizes(const plan *p, const stages_spec *s, int64_t *sizes)
 {
 	if (s->batch_symbol && symbol_named(p, s->batch_symbol, strlen(s->batch_symbol)) == NONE)
 		return fail(CLV_E_INVALID, "the plan has no symbol %s", s->batch_symbol);
@@ -77,16 +80,14 @@ static void note_written(const file *f, node_id id, bool *written)
 
 static clv_status fail_shared(const plan *p, value_id v, uint32_t one, uint32_t other)
 {
-	strbuf name = STRBUF_INIT;
-	char *text = NULL;
-	value_label(p, v, &name);
-	TRY(strbuf_take(&name, &text));
-	clv_status st = fail(CLV_E_UNSUPPORTED,
-	                     "%s is written by stage %u and used by stage %u, which would have copies of their own: "
-	                     "put both into one stage",
-	                     text, one, other);
-	mem_free(text);
-	return st;
+	strbuf b = STRBUF_INIT;
+	value_label(p, v, &b);
+	strbuf_printf(
+		&b,
+		" is written by stage %u and used by stage %u, which would have copies of their own: put both into one "
+		"stage",
+		one, other);
+	return strbuf_fail(CLV_E_UNSUPPORTED, &b);
 }
 
 /* A tensor of the model that one stage changes must be of no concern to the others. */
@@ -184,31 +185,27 @@ static clv_status check_captured(const file *f)
 	return CLV_OK;
 }
 
-static clv_status check_stages(const file *f)
+static clv_status check_stages(file *f)
 {
 	const plan *p = f->p;
-	bool *written = mem_alloc(p->values.n + 1);
-	clv_status st = written ? CLV_OK : fail_nomem();
-	for (uint32_t i = 0; st == CLV_OK && i < f->spec->nstages; i++) {
+	bool *written = arena_alloc(&f->arena, p->values.n);
+	TRY(arena_status(&f->arena));
+	for (uint32_t i = 0; i < f->spec->nstages; i++) {
 		memset(written, 0, p->values.n);
 		for (node_id n = f->views[i].first; n < f->views[i].end; n++)
 			note_written(f, n, written);
 		twins_spread(known_twins(f), written);
-		st = check_stands(f, i, written);
-		if (st == CLV_OK)
-			st = check_state(f, i, written);
-		if (st == CLV_OK)
-			st = check_rebinds(f, i);
-		if (st == CLV_OK)
-			st = check_inputs(f, i, written);
+		TRY(check_stands(f, i, written));
+		TRY(check_state(f, i, written));
+		TRY(check_rebinds(f, i));
+		TRY(check_inputs(f, i, written));
 	}
-	mem_free(written);
-	return st;
+	return CLV_OK;
 }
 
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
 
-static void note_use(void *ctx, value_id v)
+static void note_stage_use(void *ctx, value_id v)
 {
 	stage_state *st = ctx;
 	st->used[v] = true;
@@ -233,7 +230,7 @@ bool is_elsewhere(const writer *w, value_id v)
 }
 
 /* The device of the model: the one of its tensors that is not the CPU, if there is one. */
-static str_id main_device(const plan *p)
+static str_id model_device(const plan *p)
 {
 	str_id found = NONE;
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -274,16 +271,15 @@ static clv_status open_stage(file *f, uint32_t i)
 	                            .formal = s->formal};
 	f->states[i] = (stage_state){.spec = s,
 	                             .number = i,
-	                             .device = main_device(f->p),
+	                             .device = model_device(f->p),
 	                             .device_name = f->device_name.at,
 	                             .sizes = f->sizes,
 	                             .twins = known_twins(f),
-	                             .used = mem_alloc(f->p->values.n + 1)};
+	                             .used = arena_alloc(&f->arena, f->p->values.n)};
 	f->w[i] = (writer){.p = f->p, .s = &f->views[i], .stage = &f->states[i]};
-	if (!f->states[i].used)
-		return fail_nomem();
+	TRY(arena_status(&f->arena));
 	for (node_id n = f->views[i].first; n < f->views[i].end; n++)
-		node_each_arg(f->p, n, note_use, &f->states[i]);
+		node_each_arg(f->p, n, note_stage_use, &f->states[i]);
 	return writer_init(&f->w[i]);
 }
 
@@ -291,14 +287,14 @@ static clv_status open_stages(file *f)
 {
 	uint32_t n = f->spec->nstages;
 	choose_device_name(f->p, &f->device_name);
-	f->w = mem_alloc(n * sizeof *f->w);
-	f->views = mem_alloc(n * sizeof *f->views);
-	f->states = mem_alloc(n * sizeof *f->states);
-	f->pack_sizes = mem_alloc(f->p->symbols.n + 1);
-	f->sizes = mem_alloc((f->p->symbols.n + 1) * sizeof *f->sizes);
-	if (!f->sizes || !f->w || !f->views || !f->states || !f->pack_sizes || f->device_name.failed)
+	f->w = arena_array(&f->arena, n, sizeof *f->w);
+	f->views = arena_array(&f->arena, n, sizeof *f->views);
+	f->states = arena_array(&f->arena, n, sizeof *f->states);
+	f->pack_sizes = arena_alloc(&f->arena, f->p->symbols.n);
+	f->sizes = arena_array(&f->arena, f->p->symbols.n, sizeof *f->sizes);
+	if (f->arena.failed || f->device_name.failed)
 		return fail_nomem();
-	TRY(read_sizes(f->p, f->spec, f->sizes));
+	TRY(read_stage_sizes(f->p, f->spec, f->sizes));
 	for (uint32_t i = 0; i < n; i++)
 		TRY(open_stage(f, i));
 	return CLV_OK;
@@ -309,14 +305,9 @@ static void file_free(file *f)
 	for (uint32_t i = 0; f->w && f->states && i < f->spec->nstages; i++) {
 		writer_free(&f->w[i]);
 		layers_free(&f->states[i].layers);
-		mem_free(f->states[i].used);
 		vec_free(&f->states[i].given);
 	}
-	mem_free(f->w);
-	mem_free(f->views);
-	mem_free(f->states);
-	mem_free(f->pack_sizes);
-	mem_free(f->sizes);
+	arena_free(&f->arena);
 	strbuf_free(&f->classes);
 	strbuf_free(&f->config);
 	strbuf_free(&f->pack);
@@ -335,14 +326,6 @@ static bool any_takes_size(const file *f, symbol_id s)
 {
 	for (uint32_t i = 0; i < f->spec->nstages; i++)
 		if (takes_size(&f->w[i], s))
-			return true;
-	return false;
-}
-
-static bool any_size(const file *f)
-{
-	for (symbol_id s = 0; s < f->p->symbols.n; s++)
-		if (any_takes_size(f, s))
 			return true;
 	return false;
 }
@@ -369,22 +352,10 @@ static void write_given(const writer *w, strbuf *b)
 		strbuf path = STRBUF_INIT;
 		place_path(w, w->stage->given.at[i], &path);
 		strbuf_puts(&line, i ? ", " : "");
-		if (!path.failed)
-			write_string(path.at, path.n, &line);
-		line.failed |= path.failed;
-		strbuf_free(&path);
+		write_string_of(&path, &line);
 	}
 	strbuf_puts(&line, w->stage->given.n == 1 ? ",)" : ")");
 	layout_line(b, INDENT, &line);
-}
-
-static bool any_stays(const file *f)
-{
-	for (uint32_t i = 0; i < f->spec->nstages; i++)
-		for (uint32_t k = 0; k < f->w[i].v.inputs.n; k++)
-			if (is_elsewhere(&f->w[i], f->w[i].v.inputs.at[k]))
-				return true;
-	return false;
 }
 
 /* STAY = (1,): inputs that do not go to the device of the stage; in all stages or in none. */
@@ -410,30 +381,6 @@ static void write_what(const writer *w, strbuf *b)
 		              w->p->nodes.n);
 }
 
-static bool any_given(const file *f)
-{
-	for (uint32_t i = 0; i < f->spec->nstages; i++)
-		if (f->states[i].given.n)
-			return true;
-	return false;
-}
-
-static bool any_blocks(const file *f)
-{
-	for (uint32_t i = 0; i < f->spec->nstages; i++)
-		if (f->states[i].blocks)
-			return true;
-	return false;
-}
-
-static bool any_tensors(const file *f)
-{
-	for (uint32_t i = 0; i < f->spec->nstages; i++)
-		if (f->states[i].tensors)
-			return true;
-	return false;
-}
-
 /* A mode that is not in this file is refused when it is asked for. */
 static void write_train(const file *f, strbuf *b)
 {
@@ -444,43 +391,61 @@ static void write_train(const file *f, strbuf *b)
 	write_harmless(f->spec->only, &text);
 	strbuf_printf(b, "\n    def train(self, mode=True):\n        if %smode:\n", trains ? "not " : "");
 	strbuf_puts(&line, "raise RuntimeError(");
-	if (!text.failed)
-		write_string(text.at, text.n, &line);
+	write_string_of(&text, &line);
 	strbuf_putc(&line, ')');
-	line.failed |= text.failed;
-	strbuf_free(&text);
 	layout_line(b, BODY + INDENT, &line);
 	strbuf_puts(b, "        return super().train(mode)\n");
 }
 
-static void write_stage(file *f, uint32_t i, const strbuf *init)
+static void write_stage(file *f, uint32_t i, strbuf *init /* taken */)
 {
 	writer *w = &f->w[i];
 	strbuf *b = &f->classes;
 	strbuf_printf(b, "\n\nclass Stage%u(%s):\n", i, w->root_part ? "Part" : "nn.Module");
 	write_what(w, b);
 	size_t before = b->n;
-	if (any_given(f))
+	if (f->given)
 		write_given(w, b);
-	if (any_size(f))
+	if (f->sized)
 		write_sizes(f, w, b);
-	if (any_stays(f))
+	if (f->stays)
 		write_stays(w, b);
 	strbuf_puts(b, b->n > before ? "\n" : "");
-	b->failed |= init->failed;
-	if (!init->failed)
-		strbuf_add(b, init->at, init->n);
+	strbuf_move(b, init);
 	if (f->spec->only)
 		write_train(f, b);
 	write_forward(w, b);
+}
+
+/* After all bodies and constructors are written. */
+static void find_needs(file *f)
+{
+	writer *all = &f->needs;
+	for (uint32_t i = 0; i < f->spec->nstages; i++) {
+		const writer *w = &f->w[i];
+		all->part |= w->part;
+		all->call |= w->call;
+		all->flag |= w->flag;
+		all->guard |= w->guard;
+		all->copy |= w->copy;
+		all->math |= w->math;
+		all->torchvision |= w->torchvision;
+		f->given |= f->states[i].given.n > 0;
+		f->blocks |= f->states[i].blocks;
+		f->tensors |= f->states[i].tensors;
+		for (uint32_t k = 0; k < w->v.inputs.n; k++)
+			f->stays |= is_elsewhere(w, w->v.inputs.at[k]);
+	}
+	for (symbol_id s = 0; s < f->p->symbols.n; s++)
+		f->sized |= any_takes_size(f, s);
 }
 
 /* Bodies first: they show what the heads need. */
 static clv_status write_stages(file *f)
 {
 	uint32_t n = f->spec->nstages;
-	strbuf *inits = mem_alloc(n * sizeof *inits);
-	clv_status st = inits ? CLV_OK : fail_nomem();
+	strbuf *inits = arena_array(&f->arena, n, sizeof *inits);
+	clv_status st = arena_status(&f->arena);
 	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
 		st = layers_find(&f->w[i], &f->states[i].layers);
 		if (st == CLV_OK)
@@ -490,17 +455,17 @@ static clv_status write_stages(file *f)
 		if (st != CLV_OK)
 			st = fail_more(st, "stage %u: ", i);
 	}
+	find_needs(f);
 	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
 		write_stage(f, i, &inits[i]);
 	for (uint32_t i = 0; inits && i < n; i++)
 		strbuf_free(&inits[i]);
-	mem_free(inits);
 	return st;
 }
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-static void put_name(const char *s, strbuf *b)
+static void put_model_name(const char *s, strbuf *b)
 {
 	for (; *s; s++)
 		strbuf_putc(b, (unsigned char)*s < 0x20 || (unsigned char)*s >= 0x7F || strchr("\"\\", *s) ? '?' : *s);
@@ -510,7 +475,7 @@ static void write_docstring(const file *f, strbuf *b)
 {
 	const plan *p = f->p;
 	strbuf_puts(b, "\"\"\"");
-	put_name(plan_s(p, p->model), b);
+	put_model_name(plan_s(p, p->model), b);
 	strbuf_printf(b,
 	              " as a pipeline of %u stage%s. Written by Cleave.\n\n"
 	              "    pipeline = Pipeline(%s)  # all stages, one after the other\n"
@@ -520,7 +485,7 @@ static void write_docstring(const file *f, strbuf *b)
 	              "its parameters and buffers have the model's names. create_pipeline_configuration()\n"
 	              "says what goes in and out of each.\n\n"
 	              "The model was captured in %s mode. ",
-	              f->spec->nstages, f->spec->nstages == 1 ? "" : "s", any_blocks(f) ? "blocks=blocks" : "",
+	              f->spec->nstages, f->spec->nstages == 1 ? "" : "s", f->blocks ? "blocks=blocks" : "",
 	              stage_trains(f->w) ? "training" : "evaluation");
 	if (f->spec->only)
 		strbuf_puts(b, "What it does in the other one is not in this\nfile: a stage refuses to be switched to it.\n");
@@ -529,10 +494,10 @@ static void write_docstring(const file *f, strbuf *b)
 	else
 		strbuf_puts(b, "train() and eval() switch layers of torch.nn;\n"
 		               "whatever else the model did by its mode is as it was captured.\n");
-	if (any_given(f))
+	if (f->given)
 		strbuf_puts(b, "\nTensors in a stage's GIVEN are in no state_dict of the model: load_model_state must be\n"
 		               "given them too, under these names. state_dict() of the PartitionedPlan has them.\n");
-	if (any_blocks(f))
+	if (f->blocks)
 		strbuf_puts(b, "\nModules that the model runs as a whole are not part of this file: Pipeline, and each\n"
 		               "stage that calls some, takes blocks={path: module}, and has them from then on.\n");
 	strbuf_puts(b, "\"\"\"\n\n");
@@ -548,27 +513,11 @@ static bool uses_word(const strbuf *b, const char *word)
 	return false;
 }
 
-static writer all_needs(const file *f)
-{
-	writer all = {0};
-	for (uint32_t i = 0; i < f->spec->nstages; i++) {
-		const writer *w = &f->w[i];
-		all.part |= w->part;
-		all.call |= w->call;
-		all.flag |= w->flag;
-		all.guard |= w->guard;
-		all.copy |= w->copy;
-		all.math |= w->math;
-		all.torchvision |= w->torchvision;
-	}
-	return all;
-}
-
 static void write_top(const file *f, strbuf *b)
 {
-	writer all = all_needs(f);
+	const writer all = f->needs;
+	bool tensors = f->tensors;
 	write_docstring(f, b);
-	bool tensors = any_tensors(f);
 	strbuf_puts(b, all.flag ? "import contextlib\n" : "");
 	strbuf_puts(b, tensors ? "import dataclasses\n" : "");
 	strbuf_puts(b, all.math ? "import math\n" : "");
@@ -578,7 +527,7 @@ static void write_top(const file *f, strbuf *b)
 	strbuf_puts(b, all.torchvision ? "import torchvision  # noqa: F401 (it registers operators)\n" : "");
 	strbuf_puts(b, "from torch import nn\n");
 	write_helpers(&all, b);
-	if (any_blocks(f))
+	if (f->blocks)
 		strbuf_puts(b, "\n\ndef given_block(blocks, name):\n"
 		               "    \"\"\"A module that was kept whole, and is not part of this file.\"\"\"\n"
 		               "    if not blocks or name not in blocks:\n"
@@ -610,7 +559,7 @@ static void write_top(const file *f, strbuf *b)
 
 static void write_load(const file *f, strbuf *b)
 {
-	bool given = any_given(f);
+	bool given = f->given;
 	strbuf_puts(b, "\n\ndef load_model_state(stages, state):\n"
 	               "    \"\"\"Copies the tensors of a state_dict of the model into the stages that have them.\"\"\"\n"
 	               "    for stage in stages:\n"
@@ -645,7 +594,7 @@ static clv_status write_pipeline_sizes(const file *f, strbuf *b)
 		put_symbol_from(f->p, s, ident_value(&w->ids, input), input, dim, &line);
 		layout_line(b, BODY, &line);
 	}
-	if (!any_size(f))
+	if (!f->sized)
 		return CLV_OK;
 	strbuf line = STRBUF_INIT;
 	bool any = false;
@@ -673,7 +622,7 @@ static void write_pipeline_head(const file *f, strbuf *b)
 	strbuf_printf(b,
 	              "    def __init__(self, stages=None%s):\n        super().__init__()\n"
 	              "        if stages is None:\n",
-	              any_blocks(f) ? ", blocks=None" : "");
+	              f->blocks ? ", blocks=None" : "");
 	layout_line(b, BODY + INDENT, &line);
 	strbuf_puts(b, "        self.stages = nn.ModuleList(stages)\n");
 	if (any_shared(f->p, f->w, f->spec->nstages))
@@ -707,15 +656,15 @@ static clv_status write_pipeline(const file *f, strbuf *b)
 	              "        for stage in self.stages:\n"
 	              "            device = stage.%s\n",
 	              f->device_name.at);
-	strbuf_puts(b, any_stays(f) ? "            moved = [\n"
-	                              "                v.to(device) if torch.is_tensor(v) and i not in stage.STAY else v\n"
-	                              "                for i, v in enumerate(values)\n"
-	                              "            ]\n"
-	                            : "            moved = [v.to(device) if torch.is_tensor(v) else v for v in values]\n");
+	strbuf_puts(b, f->stays ? "            moved = [\n"
+	                          "                v.to(device) if torch.is_tensor(v) and i not in stage.STAY else v\n"
+	                          "                for i, v in enumerate(values)\n"
+	                          "            ]\n"
+	                        : "            moved = [v.to(device) if torch.is_tensor(v) else v for v in values]\n");
 	strbuf_printf(b,
 	              "            values = stage(*moved%s)\n"
 	              "            values = values if isinstance(values, tuple) else (values,)\n",
-	              any_size(f) ? ", **{name: sizes[name] for name in stage.SIZES}" : "");
+	              f->sized ? ", **{name: sizes[name] for name in stage.SIZES}" : "");
 	strbuf_puts(&line, f->whole ? "return pack_outputs(values" : "return values");
 	for (symbol_id s = 0; f->whole && s < f->p->symbols.n; s++)
 		if (f->pack_sizes[s])
@@ -733,9 +682,9 @@ static clv_status write_file(file *f, strbuf *b)
 	if (f->classes.failed || f->config.failed || f->pack.failed)
 		return fail_nomem();
 	write_top(f, b);
-	strbuf_add(b, f->classes.at, f->classes.n);
-	strbuf_add(b, f->config.at, f->config.n);
-	strbuf_add(b, f->pack.at, f->pack.n);
+	strbuf_move(b, &f->classes);
+	strbuf_move(b, &f->config);
+	strbuf_move(b, &f->pack);
 	write_load(f, b);
 	TRY(write_pipeline(f, b));
 	return b->failed ? fail_nomem() : CLV_OK;

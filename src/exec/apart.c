@@ -1,4 +1,4 @@
-/* Memory that passes take for apart: see apart.h. */
+/* Checks before a run that tensors which were on separate memory at capture still are: see apart.h. */
 #include "exec/apart.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ struct apart {
 
 /* ---- making ------------------------------------------------------------------------------------------------------- */
 
-static clv_status watch(apart *a, const clv_program *g, value_id v, const bool *written, bool *any)
+static clv_status watch_value(apart *a, const clv_program *g, value_id v, const bool *written, bool *any)
 {
 	const value *x = &g->p->values.at[v];
 	watched w = {.value = v, .root = alias_root(g->p, v)};
@@ -38,14 +38,14 @@ static clv_status watch(apart *a, const clv_program *g, value_id v, const bool *
 static clv_status watch_all(apart *a, const clv_program *g, const bool *written, bool *any)
 {
 	for (uint32_t i = 0; i < g->v.inputs.n; i++)
-		TRY(watch(a, g, g->v.inputs.at[i], written, any));
+		TRY(watch_value(a, g, g->v.inputs.at[i], written, any));
 	for (uint32_t i = 0; i < g->v.externals.n; i++)
-		TRY(watch(a, g, g->v.externals.at[i], written, any));
+		TRY(watch_value(a, g, g->v.externals.at[i], written, any));
 	a->inputs = g->v.inputs.n;
 	return CLV_OK;
 }
 
-static clv_status fill(apart *a, const clv_program *g, bool *any)
+static clv_status apart_fill(apart *a, const clv_program *g, bool *any)
 {
 	bool *written;
 	reach_list reaches = {0};
@@ -67,7 +67,7 @@ clv_status apart_new(const clv_program *g, apart **out)
 	apart *a = mem_alloc(sizeof *a);
 	if (!a)
 		return fail_nomem();
-	clv_status st = fill(a, g, &any);
+	clv_status st = apart_fill(a, g, &any);
 	*out = st == CLV_OK && any ? a : NULL;
 	if (!*out)
 		apart_free(a);
@@ -119,7 +119,7 @@ static bool externals_are_apart(const apart *a, const extent *at, clash *found)
 }
 
 /* External tensors are where they were in nearly every run: then only inputs are compared with them. */
-static bool compare(apart *a, const extent *at, clash *found)
+static bool compare_extents(apart *a, const extent *at, clash *found)
 {
 	size_t bytes = (a->all.n - a->inputs) * sizeof *at;
 	extent *known = atomic_exchange(&a->known, NULL);
@@ -150,7 +150,7 @@ bool apart_holds(apart *a, const clv_program *g, const run_spec *r, clash *found
 		if (t && g->p->values.at[a->all.at[i].value].type == TYPE_TENSOR)
 			br_extent(t, a->whole, &at[i].low, &at[i].high);
 	}
-	bool holds = compare(a, at, found);
+	bool holds = compare_extents(a, at, found);
 	if (at != few)
 		mem_free(at);
 	return holds;

@@ -1,9 +1,9 @@
-/* Memory that passes take for apart. A plan says which tensors from outside were on the same memory when it was captured:
- * inputs, parameters, buffers, constants. Who runs it may give others: an input that lies on a buffer, a buffer that was
- * tied to another one since. It matters where the program writes one of them, for passes and compilers then move reads of the
- * others across the write; so before each such run the memory of what is written is compared with that of all others.
+/* Checks before a run that tensors from outside do not share memory that they did not share at capture.
  *
- * Nothing is compared for a program that writes none of them. */
+ * A plan says which inputs, parameters, buffers and constants were on the same memory when it was captured. A caller may
+ * pass others: an input that lies on a buffer, a buffer that was tied to another one since. That matters if the program
+ * writes one of them, because passes and compilers move reads of the others across the write; so before each such run the
+ * memory of written tensors is compared with that of all others. A program that writes none of them compares nothing. */
 #ifndef EXEC_APART_H
 #define EXEC_APART_H
 

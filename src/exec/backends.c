@@ -56,14 +56,11 @@ const backend *backend_at(uint32_t i)
 static clv_status not_found(const char *name)
 {
 	strbuf b = STRBUF_INIT;
-	char *text;
 	const backend *x;
+	strbuf_printf(&b, "there is no back end \"%.32s\" here; there are ", name);
 	for (uint32_t i = 0; (x = backend_at(i)); i++)
 		strbuf_printf(&b, "%s%s", i ? ", " : "", x->name);
-	TRY(strbuf_take(&b, &text));
-	clv_status st = fail(CLV_E_NOT_FOUND, "there is no back end \"%.32s\" here; there are %s", name, text);
-	mem_free(text);
-	return st;
+	return strbuf_fail(CLV_E_NOT_FOUND, &b);
 }
 
 clv_status backend_find(const char *name, const backend **out)

@@ -1,4 +1,4 @@
-/* What was chosen before: see choice.h. */
+/* Remembers in the cache which way to run a program was the fastest: see choice.h. */
 #include "exec/choice.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static bool on_cpu(const plan *p)
 }
 
 /* Everything that the times depend on. */
-static bool describe(const clv_program *g, const run_spec *r, const char *ways, strbuf *b)
+static bool describe_choice(const clv_program *g, const run_spec *r, const char *ways, strbuf *b)
 {
 	const plan *p = g->p;
 	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
@@ -35,7 +35,7 @@ static bool describe(const clv_program *g, const run_spec *r, const char *ways, 
 bool choice_key(const clv_program *g, const run_spec *r, const char *ways, digest *out)
 {
 	strbuf b = STRBUF_INIT;
-	bool ok = on_cpu(g->p) && describe(g, r, ways, &b);
+	bool ok = on_cpu(g->p) && describe_choice(g, r, ways, &b);
 	if (ok)
 		*out = digest_of(b.at, b.n);
 	strbuf_free(&b);

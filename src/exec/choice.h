@@ -1,5 +1,6 @@
-/* Which way of a program was the fastest, kept in the cache (segment/compile.h): the same plan at the same sizes on the same
- * machine is measured once. CPU alone: nothing here tells one GPU from another. */
+/* Remembers in the cache (segment/compile.h) which variant of a program was the fastest.
+ *
+ * The same plan at the same sizes on the same machine is measured once. CPU only: nothing here tells one GPU from another. */
 #ifndef EXEC_CHOICE_H
 #define EXEC_CHOICE_H
 

@@ -20,8 +20,8 @@ const char *code_device(const view *v)
 }
 
 /* Each a permutation of the dimensions of its value. */
-static clv_status check_order(const plan *p, const uint32_t *order, uint32_t n, const value_id *at, uint32_t count,
-                              const char *what)
+static clv_status check_layout_order(const plan *p, const uint32_t *order, uint32_t n, const value_id *at,
+                                     uint32_t count, const char *what)
 {
 	uint32_t k = 0;
 	for (uint32_t i = 0; i < count; i++) {
@@ -42,11 +42,11 @@ static clv_status check_segment(const artifact_segment *from, const view *v)
 	const plan *p = v->p;
 	if (from->sizes.n != p->symbols.n)
 		return fail(CLV_E_INVALID, "it has sizes for %u symbols, the plan has %u", from->sizes.n, p->symbols.n);
-	TRY(check_order(p, from->in_order.at, from->in_order.n, v->inputs.at, v->inputs.n, "input"));
-	return check_order(p, from->out_order.at, from->out_order.n, v->outputs.at, v->outputs.n, "output");
+	TRY(check_layout_order(p, from->in_order.at, from->in_order.n, v->inputs.at, v->inputs.n, "input"));
+	return check_layout_order(p, from->out_order.at, from->out_order.n, v->outputs.at, v->outputs.n, "output");
 }
 
-static clv_status fill(code *c, const artifact_segment *from)
+static clv_status take_segment(code *c, const artifact_segment *from)
 {
 	c->first = from->first;
 	c->end = from->end;
@@ -63,7 +63,7 @@ static clv_status fill(code *c, const artifact_segment *from)
 
 /* ---- loading -------------------------------------------------------------------------------------------------------- */
 
-static clv_status say(arena *a, const char *text, const char **reason)
+static clv_status set_reason(arena *a, const char *text, const char **reason)
 {
 	*reason = arena_str(a, text);
 	return *reason ? CLV_OK : fail_nomem();
@@ -72,14 +72,14 @@ static clv_status say(arena *a, const char *text, const char **reason)
 /* The last failure as a reason, if it is one. */
 static clv_status say_failure(arena *a, clv_status st, const char **reason)
 {
-	return fault_of_code(st) ? say(a, status_message(), reason) : st;
+	return fault_of_code(st) ? set_reason(a, status_message(), reason) : st;
 }
 
 const char code_barred[] = "it is code of whoever made the file, which runs only where that is allowed";
 
 /* What a compiler made, where code of whoever made it may run, or this user made it. Sealed code is copied first: whoever can
    write the file would have time to, between the check and the use. */
-static clv_status join(const code_source *source, compiled *made, bool *may_run)
+static clv_status join_members(const code_source *source, compiled *made, bool *may_run)
 {
 	*may_run = source->allowed;
 	if (!source->allowed && !source->from->seal)
@@ -95,7 +95,7 @@ static clv_status load_made(code *c, const code_source *source, compiled *made, 
                             const char **reason)
 {
 	bool may_run;
-	TRY(join(source, made, &may_run));
+	TRY(join_members(source, made, &may_run));
 	if (!may_run) {
 		*reason = code_barred;
 		return CLV_OK;
@@ -106,7 +106,7 @@ static clv_status load_made(code *c, const code_source *source, compiled *made, 
 	return *reason ? CLV_OK : c->b->load(c->b->ctx, made, s, &c->loaded);
 }
 
-static clv_status load(code *c, const code_source *source, const code_spec *s, arena *a, const char **reason)
+static clv_status load_code(code *c, const code_source *source, const code_spec *s, arena *a, const char **reason)
 {
 	compiled made = {0};
 	clv_status st = load_made(c, source, &made, s, a, reason);
@@ -122,12 +122,12 @@ static clv_status load_segment(code *c, const code_source *source, const view *v
 	code_spec s = {code_device(v), v->inputs.n, v->outputs.n, source->threads};
 	TRY(check_segment(from, v));
 	if (!s.device)
-		return say(a, "its tensors are not on one device", reason);
+		return set_reason(a, "its tensors are not on one device", reason);
 	clv_status st = backend_find(from->backend, &c->b);
 	if (st != CLV_OK)
 		return say_failure(a, st, reason);
-	st = fill(c, from);
-	return st == CLV_OK ? load(c, source, &s, a, reason) : st;
+	st = take_segment(c, from);
+	return st == CLV_OK ? load_code(c, source, &s, a, reason) : st;
 }
 
 clv_status code_empty(node_id first, node_id end, code **out)
@@ -219,7 +219,7 @@ typedef struct call {
 	int64_t *sizes;
 } call;
 
-static clv_status call_new(const view *v, call *out)
+static clv_status code_call_new(const view *v, call *out)
 {
 	uint32_t dims = 0;
 	for (uint32_t i = 0; i < v->outputs.n; i++)
@@ -234,7 +234,7 @@ static clv_status call_new(const view *v, call *out)
 	return CLV_OK;
 }
 
-static void call_free(const view *v, call *c)
+static void code_call_free(const view *v, call *c)
 {
 	for (uint32_t i = 0; i < v->inputs.n; i++)
 		br_unref(c->inputs[i]);
@@ -276,7 +276,7 @@ static bool is_shared(const view *v, br_tensor *const *inputs, br_tensor *const 
 	return false;
 }
 
-static clv_status lay_out(br_tensor **t, const uint32_t *order, bool shared)
+static clv_status lay_out_output(br_tensor **t, const uint32_t *order, bool shared)
 {
 	br_tensor *own = NULL, *dense;
 	if (shared) {
@@ -299,14 +299,14 @@ static clv_status take_outputs(const code *c, const view *v, const int64_t *size
 		const value *x = &p->values.at[v->outputs.at[i]];
 		if (!outputs[i] || !br_fits(outputs[i], x->dtype, plan_s(p, x->device), x->ndim, &p->dims.at[x->shape], sizes))
 			return fail(CLV_E_GUARD, "output %u is not of the type and shape that the plan has", i);
-		TRY(lay_out(&outputs[i], order, is_shared(v, inputs, outputs, i)));
+		TRY(lay_out_output(&outputs[i], order, is_shared(v, inputs, outputs, i)));
 		order += x->ndim;
 	}
 	return CLV_OK;
 }
 
-static clv_status run(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs, const call *x,
-                      br_tensor **outputs)
+static clv_status run_and_check(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs,
+                                const call *x, br_tensor **outputs)
 {
 	code_run r = {x->inputs, v->inputs.n, v->outputs.n, x->wanted, outputs};
 	TRY(c->b->run(c->b->ctx, c->loaded, &r));
@@ -322,13 +322,13 @@ clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, br_
 	call x;
 	size_t room = v->outputs.n * sizeof *outputs;
 	memset(outputs, 0, room);
-	TRY(call_new(v, &x));
+	TRY(code_call_new(v, &x));
 	want_outputs(v, sizes, &x);
 	clv_status st = lay_out_inputs(c, v, inputs, &x);
 	if (st == CLV_OK)
-		st = run(c, v, sizes, inputs, &x, outputs);
+		st = run_and_check(c, v, sizes, inputs, &x, outputs);
 	if (st != CLV_OK)
 		memset(outputs, 0, room); /* what is left there is nobody's */
-	call_free(v, &x);
+	code_call_free(v, &x);
 	return st;
 }

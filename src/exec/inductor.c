@@ -8,7 +8,7 @@
 
 static const char *const MEMBER = "model.so";
 
-static clv_status support(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a)
+static clv_status inductor_support(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a)
 {
 	(void)ctx;
 	return support_of("inductor", p, s, no, a);
@@ -29,7 +29,7 @@ static bool is_argument(const char *s)
 	       (strncmp(s, option, sizeof option - 1) == 0 && is_setting(s + sizeof option - 1));
 }
 
-static clv_status check_args(void *ctx, const char *const *args, uint32_t n)
+static clv_status inductor_check_args(void *ctx, const char *const *args, uint32_t n)
 {
 	(void)ctx;
 	for (uint32_t i = 0; i < n; i++)
@@ -61,7 +61,7 @@ static void put_compiler(strbuf *out)
 	strbuf_free(&command);
 }
 
-static clv_status version(void *ctx, strbuf *out)
+static clv_status inductor_version(void *ctx, strbuf *out)
 {
 	(void)ctx;
 	strbuf_printf(out, "torch %s, ", br_torch_version());
@@ -70,13 +70,13 @@ static clv_status version(void *ctx, strbuf *out)
 }
 
 /* "cpu", or the architecture of a GPU, is checked by its code when that is loaded. */
-static bool same_kind(const char *needed, const char *device)
+static bool same_device_kind(const char *needed, const char *device)
 {
 	size_t n = strcspn(needed, " ");
 	return strncmp(needed, device, n) == 0 && (device[n] == 0 || device[n] == ':');
 }
 
-static clv_status fits(void *ctx, const compiled *c, const code_spec *s, arena *a, const char **reason)
+static clv_status inductor_fits(void *ctx, const compiled *c, const code_spec *s, arena *a, const char **reason)
 {
 	const char *torch = compiled_need_of(c, "torch"), *cpu = compiled_need_of(c, "cpu");
 	const char *device = compiled_need_of(c, "device"), *lacks;
@@ -89,7 +89,7 @@ static clv_status fits(void *ctx, const compiled *c, const code_spec *s, arena *
 		strbuf_puts(&b, "it is not whole: there is no model.so, or not what it needs");
 	else if (strcmp(torch, br_torch_version()) != 0)
 		strbuf_printf(&b, "it was compiled for torch %s, this is %s", torch, br_torch_version());
-	else if (!same_kind(device, s->device))
+	else if (!same_device_kind(device, s->device))
 		strbuf_printf(&b, "it was compiled for %s, not for %s", device, s->device);
 	if (b.n || b.failed)
 		return arena_take(a, &b, reason);
@@ -102,7 +102,7 @@ static clv_status fits(void *ctx, const compiled *c, const code_spec *s, arena *
 
 /* ---- code ----------------------------------------------------------------------------------------------------------- */
 
-static clv_status load(void *ctx, const compiled *c, const code_spec *s, void **code)
+static clv_status inductor_load(void *ctx, const compiled *c, const code_spec *s, void **code)
 {
 	const compiled_member *m = compiled_find(c, MEMBER);
 	br_aoti *made;
@@ -121,23 +121,23 @@ static clv_status load(void *ctx, const compiled *c, const code_spec *s, void **
 	return CLV_OK;
 }
 
-static clv_status run(void *ctx, void *code, const code_run *r)
+static clv_status inductor_run(void *ctx, void *code, const code_run *r)
 {
 	(void)ctx;
 	return br_aoti_run(code, r->inputs, r->outputs);
 }
 
-static void unload(void *ctx, void *code)
+static void inductor_unload(void *ctx, void *code)
 {
 	(void)ctx;
 	br_aoti_free(code);
 }
 
 const backend backend_inductor = {.name = "inductor",
-                                  .support = support,
-                                  .check_args = check_args,
-                                  .version = version,
-                                  .fits = fits,
-                                  .load = load,
-                                  .run = run,
-                                  .unload = unload};
+                                  .support = inductor_support,
+                                  .check_args = inductor_check_args,
+                                  .version = inductor_version,
+                                  .fits = inductor_fits,
+                                  .load = inductor_load,
+                                  .run = inductor_run,
+                                  .unload = inductor_unload};

@@ -1,8 +1,8 @@
 /* The back end openvino: models in OpenVINO's own form (model.xml, model.bin), run through its C library.
  *
  * A model computes what its file says, with kernels that trust it, so it runs only with permission, as machine code does.
- * run.json, which the compiler leaves beside it, has the properties it is
- * compiled with here and the order of dimensions that each input has in memory. Tensors are not copied: inputs are read
+ * The compiler also writes run.json: the properties for compiling the model here, and the order of dimensions that each
+ * input has in memory. Tensors are not copied: inputs are read
  * where they are, outputs are written into new tensors. Every run has a request of its own; requests are kept for the
  * next runs. */
 #define _GNU_SOURCE /* memmem */
@@ -42,7 +42,7 @@ static int property_find(const char *key, size_t n)
 	return -1;
 }
 
-static bool is_one_of(const char *text, const char *const *known)
+static bool is_known_text(const char *text, const char *const *known)
 {
 	while (*known && strcmp(*known, text) != 0)
 		known++;
@@ -61,14 +61,10 @@ static clv_status check_property(const char *text)
 	if (equals && equals[1] && property_find(text, (size_t)(equals - text)) >= 0)
 		return CLV_OK;
 	strbuf b = STRBUF_INIT;
-	char *names;
+	strbuf_printf(&b, "--property=%.100s: it is --property=KEY=TEXT, where KEY is one of ", text);
 	for (int i = 0; i < PROPERTIES; i++)
 		strbuf_printf(&b, "%s%s", i ? ", " : "", properties[i]);
-	TRY(strbuf_take(&b, &names));
-	clv_status st =
-		fail(CLV_E_INVALID, "--property=%.100s: it is --property=KEY=TEXT, where KEY is one of %s", text, names);
-	mem_free(names);
-	return st;
+	return strbuf_fail(CLV_E_INVALID, &b);
 }
 
 static clv_status check_argument(const char *text)
@@ -77,9 +73,9 @@ static clv_status check_argument(const char *text)
 	static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
 	if (!strncmp(text, "--property=", 11))
 		return check_property(text + 11);
-	if (!strncmp(text, "--hint=", 7) && is_one_of(text + 7, hints))
+	if (!strncmp(text, "--hint=", 7) && is_known_text(text + 7, hints))
 		return CLV_OK;
-	if (!strncmp(text, "--precision=", 12) && is_one_of(text + 12, precisions))
+	if (!strncmp(text, "--precision=", 12) && is_known_text(text + 12, precisions))
 		return CLV_OK;
 	if (!strncmp(text, "--threads=", 10) && is_count(text + 10))
 		return CLV_OK;
@@ -89,7 +85,7 @@ static clv_status check_argument(const char *text)
 	            text);
 }
 
-static clv_status check_args(void *ctx, const char *const *args, uint32_t n)
+static clv_status openvino_check_args(void *ctx, const char *const *args, uint32_t n)
 {
 	(void)ctx;
 	for (uint32_t i = 0; i < n; i++)
@@ -99,7 +95,7 @@ static clv_status check_args(void *ctx, const char *const *args, uint32_t n)
 
 /* ---- versions ------------------------------------------------------------------------------------------------------------ */
 
-static clv_status version(void *ctx, strbuf *out)
+static clv_status openvino_version(void *ctx, strbuf *out)
 {
 	const ov_api *ov;
 	(void)ctx;
@@ -119,35 +115,25 @@ static long release_of(const char *text)
 	return number < 0 || number > 99 ? 0 : year * 100 + number;
 }
 
-static clv_status tell(arena *a, const char **reason, strbuf *b)
-{
-	return arena_take(a, b, reason);
-}
-
 /* What is not here is no error: then the tape runs. */
-static clv_status fits(void *ctx, const compiled *c, const code_spec *s, arena *a, const char **reason)
+static clv_status openvino_fits(void *ctx, const compiled *c, const code_spec *s, arena *a, const char **reason)
 {
-	const ov_api *ov;
+	const ov_api *ov = NULL;
 	strbuf b = STRBUF_INIT;
 	const char *needs = compiled_need_of(c, "openvino");
+	bool on_cpu = strcmp(s->device, "cpu") == 0;
+	clv_status st = on_cpu ? openvino_api(&ov) : CLV_OK;
 	(void)ctx;
 	*reason = NULL;
-	if (strcmp(s->device, "cpu") != 0) {
-		strbuf_printf(&b, "it is compiled for the CPU, not for %s", s->device);
-		return tell(a, reason, &b);
-	}
-	clv_status st = openvino_api(&ov);
 	if (st == CLV_E_NOMEM)
 		return st;
-	if (st != CLV_OK) {
+	if (!on_cpu)
+		strbuf_printf(&b, "it is compiled for the CPU, not for %s", s->device);
+	else if (st != CLV_OK)
 		strbuf_puts(&b, status_message());
-		return tell(a, reason, &b);
-	}
-	if (needs && release_of(ov->version) < release_of(needs)) {
+	else if (needs && release_of(ov->version) < release_of(needs))
 		strbuf_printf(&b, "it was compiled by OpenVINO %s, here is the older %s", needs, ov->version);
-		return tell(a, reason, &b);
-	}
-	return CLV_OK;
+	return b.n || b.failed ? arena_take(a, &b, reason) : CLV_OK;
 }
 
 /* ---- loading ---------------------------------------------------------------------------------------------------------------- */
@@ -163,7 +149,7 @@ typedef struct model {
 	VEC(ov_infer_request *) idle;
 } model;
 
-static void unload(void *ctx, void *code)
+static void openvino_unload(void *ctx, void *code)
 {
 	model *m = code;
 	(void)ctx;
@@ -185,7 +171,7 @@ static clv_status member(const compiled *c, const char *name, const compiled_mem
 	return *out ? CLV_OK : fail(CLV_E_PARSE, "a segment compiled by openvino has no %s", name);
 }
 
-static clv_status read_order(const json_t *from, dims_order *out)
+static clv_status read_dims_order(const json_t *from, dims_order *out)
 {
 	bool seen[64] = {false};
 	size_t n = json_array_size(from);
@@ -215,7 +201,7 @@ static clv_status read_orders(model *m, const json_t *root)
 	if (!m->orders)
 		return fail_nomem();
 	for (uint32_t i = 0; i < m->ninputs; i++)
-		TRY(read_order(json_array_get(orders, i), &m->orders[i]));
+		TRY(read_dims_order(json_array_get(orders, i), &m->orders[i]));
 	return CLV_OK;
 }
 
@@ -350,7 +336,7 @@ static clv_status load_into(model *m, const compiled *c, const json_t *root, int
 	return st == CLV_OK ? check_ports(m) : st;
 }
 
-static clv_status load(void *ctx, const compiled *c, const code_spec *s, void **code)
+static clv_status openvino_load(void *ctx, const compiled *c, const code_spec *s, void **code)
 {
 	const ov_api *ov;
 	const compiled_member *run;
@@ -367,7 +353,7 @@ static clv_status load(void *ctx, const compiled *c, const code_spec *s, void **
 	}
 	json_decref(root);
 	if (st != CLV_OK && m)
-		unload(ctx, m);
+		openvino_unload(ctx, m);
 	else
 		*code = m;
 	return st;
@@ -527,7 +513,7 @@ static clv_status run_request(const model *m, ov_infer_request *r, const code_ru
 	return CLV_OK;
 }
 
-static clv_status run(void *ctx, void *code, const code_run *x)
+static clv_status openvino_run(void *ctx, void *code, const code_run *x)
 {
 	model *m = code;
 	ov_infer_request *r;
@@ -547,17 +533,17 @@ static clv_status run(void *ctx, void *code, const code_run *x)
 	return st;
 }
 
-static clv_status support(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a)
+static clv_status openvino_support(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a)
 {
 	(void)ctx;
 	return support_of("openvino", p, s, no, a);
 }
 
 const backend backend_openvino = {.name = "openvino",
-                                  .support = support,
-                                  .check_args = check_args,
-                                  .version = version,
-                                  .fits = fits,
-                                  .load = load,
-                                  .run = run,
-                                  .unload = unload};
+                                  .support = openvino_support,
+                                  .check_args = openvino_check_args,
+                                  .version = openvino_version,
+                                  .fits = openvino_fits,
+                                  .load = openvino_load,
+                                  .run = openvino_run,
+                                  .unload = openvino_unload};

@@ -198,7 +198,7 @@ static clv_status read_version(ov_api *ov)
 	return CLV_OK;
 }
 
-static clv_status prepare(ov_api *ov)
+static clv_status openvino_start(ov_api *ov)
 {
 	void *library;
 	TRY(open_library(&library));
@@ -217,7 +217,7 @@ clv_status openvino_api(const ov_api **out)
 	pthread_mutex_lock(&lock);
 	if (!the_one) {
 		ov_api *ov = mem_alloc(sizeof *ov);
-		st = ov ? prepare(ov) : fail_nomem();
+		st = ov ? openvino_start(ov) : fail_nomem();
 		if (st == CLV_OK)
 			the_one = ov;
 		else

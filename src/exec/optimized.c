@@ -1,15 +1,17 @@
-/* A variant of a program: see optimized.h. */
+/* A variant of a program that passes made, and what it keeps between runs: see optimized.h. */
 #include "exec/optimized.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#include "exec/beside.h"
+#include "base/arena.h"
+#include "exec/tolerance.h"
 #include "exec/code.h"
 
 /* Results of the part that is made once, or for sizes, and marks of what they were made of. */
 typedef struct kept {
 	atomic_uint refs;
+	arena arena;         /* of the arrays below */
 	struct kept *base;   /* sized: of what is made once; counted */
 	int64_t *sizes;      /* sized: values of the plan's symbols */
 	uint64_t *marks;     /* per external of the part */
@@ -72,10 +74,7 @@ static void kept_unref(kept *k)
 	for (uint32_t i = 0; k->from && i < k->nfrom; i++)
 		br_unref(k->from[i]);
 	kept_unref(k->base);
-	mem_free(k->tensors);
-	mem_free(k->from);
-	mem_free(k->marks);
-	mem_free(k->sizes);
+	arena_free(&k->arena);
 	mem_free(k);
 }
 
@@ -94,10 +93,10 @@ static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 	atomic_init(&k->refs, 1);
 	k->n = ntensors;
 	k->nfrom = nfrom;
-	k->marks = mem_alloc((nfrom + 1) * sizeof *k->marks);
-	k->from = mem_alloc((nfrom + 1) * sizeof *k->from);
-	k->tensors = mem_alloc((ntensors + 1) * sizeof *k->tensors);
-	if (!k->marks || !k->from || !k->tensors) {
+	k->marks = arena_array(&k->arena, nfrom, sizeof *k->marks);
+	k->from = arena_array(&k->arena, nfrom, sizeof *k->from);
+	k->tensors = arena_array(&k->arena, ntensors, sizeof *k->tensors);
+	if (k->arena.failed) {
 		kept_unref(k);
 		return NULL;
 	}
@@ -174,7 +173,7 @@ static clv_status run_part(const part *x, const turn *now, const int64_t *symbol
 }
 
 /* At most: views are counted as if they had memory of their own. */
-static void count_bytes(const clv_program *g, const int64_t *sizes, kept *k)
+static void count_kept_bytes(const clv_program *g, const int64_t *sizes, kept *k)
 {
 	int64_t bytes;
 	for (uint32_t i = 0; i < k->n; i++)
@@ -233,11 +232,9 @@ static clv_status make_kept(variant *x, const turn *now, part_id at, kept **out)
 		return fail_nomem();
 	if (at == PART_SIZED) {
 		k->base = kept_ref(now->kept[PART_ONCE]);
-		k->sizes = mem_alloc((nsymbols + 1) * sizeof *k->sizes);
-		if (k->sizes)
-			memcpy(k->sizes, now->symbols, nsymbols * sizeof *k->sizes);
+		k->sizes = arena_copy(&k->arena, now->symbols, nsymbols * sizeof *k->sizes);
 	}
-	clv_status st = at == PART_SIZED && !k->sizes ? fail_nomem() : fill_kept(from, now, k);
+	clv_status st = k->arena.failed ? fail_nomem() : fill_kept(from, now, k);
 	if (st == CLV_OK)
 		st = wait_for_all(k->tensors, k->n); /* later runs may be on other streams: what they find must be there */
 	if (st == CLV_OK)
@@ -246,7 +243,7 @@ static clv_status make_kept(variant *x, const turn *now, part_id at, kept **out)
 		kept_unref(k);
 		return st;
 	}
-	count_bytes(from->program, k->sizes, k);
+	count_kept_bytes(from->program, k->sizes, k);
 	k->generation = ++x->generation;
 	*out = k;
 	return CLV_OK;
@@ -382,7 +379,7 @@ static clv_status map_inputs(variant *x, part *to, const clv_program *g)
 	return CLV_OK;
 }
 
-static clv_status check_outputs(const variant *x, const clv_program *g)
+static clv_status check_variant_outputs(const variant *x, const clv_program *g)
 {
 	const clv_program *last = x->parts[PART_MAIN].program;
 	bool same = last->outputs.n == g->outputs.n && last->out_numbers.n == g->out_numbers.n;
@@ -479,7 +476,7 @@ static clv_status variant_init(variant *x, const clv_program *g, const program_s
 	for (unsigned i = 0; i < PARTS; i++)
 		TRY(lower_part(x, g, spec, (part_id)i));
 	TRY(find_checks(x, g));
-	TRY(check_outputs(x, g));
+	TRY(check_variant_outputs(x, g));
 	return find_alone(x, g);
 }
 

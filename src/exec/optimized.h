@@ -1,8 +1,8 @@
-/* A program that passes made faster (optimize/optimize.h), beside the one it was made of.
+/* Variants of a program that passes made faster (optimize/optimize.h), and the choice between them.
  *
- * A variant is what one setting of the passes gives: a program for each part of the plan that they made. Results of what is
- * the same in every run are kept until a tensor changes that they were made of, those of what depends on sizes for the sizes
- * that were used last. Inputs, outputs and external tensors are those of the program beside which the variant stands.
+ * A variant is the result of one setting of the passes: a program for each part of the plan that they made. Results that
+ * are the same in every run are kept until one of their tensors changes; results that depend on sizes are kept for the last
+ * sizes that were used. Inputs, outputs and external tensors are those of the original program.
  *
  * An optimizer holds the variants of a program. Those whose numbers may differ are not used before they were compared with
  * the tape, on the inputs of the first run, and timed: the fastest stays. */

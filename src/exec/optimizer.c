@@ -1,10 +1,10 @@
-/* Which variant of a program runs: see optimized.h. */
+/* Chooses which variant of a program runs: see optimized.h. */
 #include <pthread.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/human.h"
-#include "exec/beside.h"
+#include "exec/tolerance.h"
 #include "exec/choice.h"
 #include "exec/optimized.h"
 
@@ -126,7 +126,7 @@ static bool is_new(const optimized_plan *p, const struct setting *x)
 }
 
 /* A variant that cannot be made is no reason not to run. */
-static clv_status add(optimizer *o, const clv_program *g, const program_spec *spec, const struct setting *x)
+static clv_status add_candidate(optimizer *o, const clv_program *g, const program_spec *spec, const struct setting *x)
 {
 	candidate *c = &o->at[o->n++];
 	*c = (candidate){.name = x->name, .error = -1, .ms = -1};
@@ -154,10 +154,10 @@ static const char *find_gpu(const plan *p)
 	return NULL;
 }
 
-static clv_status fill(optimizer *o, const clv_program *g, const program_spec *spec)
+static clv_status add_candidates(optimizer *o, const clv_program *g, const program_spec *spec)
 {
 	o->at[o->n++] = (candidate){.name = "as captured", .error = -1, .ms = -1};
-	TRY(add(o, g, spec, &(struct setting){.name = "safe", .spec = {.level = OPTIMIZE_SAFE}}));
+	TRY(add_candidate(o, g, spec, &(struct setting){.name = "safe", .spec = {.level = OPTIMIZE_SAFE}}));
 	atomic_init(&o->chosen, o->at[SAFE].v);
 	if (spec->optimize < OPTIMIZE_FAST)
 		return CLV_OK;
@@ -173,7 +173,7 @@ static clv_status fill(optimizer *o, const clv_program *g, const program_spec *s
 	for (uint32_t i = 0; i < SETTINGS; i++) {
 		if (settings[i].gpu && !gpu)
 			continue;
-		TRY(add(o, g, spec, &settings[i]));
+		TRY(add_candidate(o, g, spec, &settings[i]));
 		any |= !o->at[o->n - 1].off;
 	}
 	atomic_init(&o->waits, any && spec->choose_later);
@@ -190,7 +190,7 @@ clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimiz
 		mem_free(o);
 		return fail_nomem();
 	}
-	clv_status st = fill(o, g, spec);
+	clv_status st = add_candidates(o, g, spec);
 	if (st != CLV_OK) {
 		optimizer_free(o);
 		return st;
@@ -241,7 +241,7 @@ static clv_status off_by(candidate *c, uint32_t output, double error, double all
 	return st;
 }
 
-static clv_status compare(candidate *c, br_tensor *const *got, br_tensor *const *want, uint32_t n)
+static clv_status compare_candidate(candidate *c, br_tensor *const *got, br_tensor *const *want, uint32_t n)
 {
 	for (uint32_t i = 0; i < n && !c->off; i++) {
 		double error, scale;
@@ -290,7 +290,7 @@ static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r,
 	if (st == CLV_OK)
 		st = run_once(c->v, g, r, out, &c->ms);
 	if (st == CLV_OK)
-		st = compare(c, out, want, g->outputs.n);
+		st = compare_candidate(c, out, want, g->outputs.n);
 	else if (st != CLV_E_NOMEM && st != CLV_E_CANCELLED)
 		st = drop(c, status_message());
 	release_all(out, g->outputs.n);
@@ -435,7 +435,8 @@ static clv_status tell_ways(const optimizer *o, char **out)
 }
 
 /* first_ms: of the run as captured whose results are there. */
-static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r, double first_ms, br_tensor **out)
+static clv_status measure_candidates(optimizer *o, const clv_program *g, const run_spec *r, double first_ms,
+                                     br_tensor **out)
 {
 	char *ways, *name = NULL;
 	digest key;
@@ -461,9 +462,9 @@ static clv_status measure(optimizer *o, const clv_program *g, const run_spec *r,
 	return CLV_OK;
 }
 
-/* The first run: as captured, which is what the caller gets; then the others beside it. What goes wrong there leaves things
-   as they are. */
-static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
+/* The first run: as captured, whose results the caller gets; then the other candidates. A failure of these leaves things as
+   they are. */
+static clv_status choose_on_run(optimizer *o, const clv_program *g, const run_spec *r)
 {
 	double start = clock_seconds();
 	TRY(program_run_plain(g, r));
@@ -471,7 +472,7 @@ static clv_status choose(optimizer *o, const clv_program *g, const run_spec *r)
 	br_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
 	if (!out)
 		return CLV_OK;
-	if (measure(o, g, r, first_ms, out) != CLV_OK) {
+	if (measure_candidates(o, g, r, first_ms, out) != CLV_OK) {
 		release_all(out, g->outputs.n);
 		let_others_go(o, SAFE);
 	}
@@ -485,7 +486,7 @@ clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r)
 		clv_status st = CLV_OK;
 		bool mine = atomic_load(&o->open);
 		if (mine)
-			st = choose(o, g, r);
+			st = choose_on_run(o, g, r);
 		if (mine && st == CLV_OK)
 			atomic_store_explicit(&o->open, false, memory_order_release);
 		pthread_mutex_unlock(&o->lock);

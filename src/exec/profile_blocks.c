@@ -1,16 +1,21 @@
-/* One walk over the plan. At each block the values that it reads are at hand: the block is run on them several times, cut
- * off from what came before (leaves that require grad as the values did), then once for real, which makes the values of
- * the blocks behind it. Values go when nobody needs them any more, so the walk needs no more memory than a forward.
+/* Measures the blocks of a plan in one walk over it.
  *
- * What a block writes in place is a fresh copy for every measured run, made outside of the measured time. */
+ * At each block the values that it reads are at hand: the block runs on them several times, detached from what came before
+ * (leaves that require grad as the values did), then once for real, which makes the values of the blocks after it. A value
+ * is released after its last use, so the walk needs no more memory than a forward.
+ *
+ * Tensors that a block writes in place are copied for every measured run, outside of the measured time. */
 #include "exec/profile_blocks.h"
 
 #include <string.h>
 
+#include "base/arena.h"
+#include "exec/tolerance.h"
 #include "pipe/estimate.h"
 
 /* The walk. */
 typedef struct lab {
+	arena arena;
 	const plan *p;
 	const profile_spec *s;
 	br_tensor **values; /* per value: what is there now */
@@ -27,6 +32,7 @@ typedef struct bench {
 	lab *l;
 	uint32_t block;
 	clv_program *g;
+	arena arena;
 	bool *written;                              /* per value that owns its memory */
 	br_tensor **inputs, **externals, **outputs; /* of one run */
 } bench;
@@ -47,10 +53,11 @@ static bool wants_grad(const lab *l, value_id v)
 static clv_status fill_run(bench *b, const value_id *ids, uint32_t n, bool leaf, br_tensor **out)
 {
 	lab *l = b->l;
-	br_tensor **from = mem_alloc((2 * (size_t)n + 1) * sizeof *from), **copies = from + n;
-	uint32_t *place = mem_ids((size_t)n + 1), count = 0;
-	bool *grad = mem_alloc((size_t)n + 1);
-	clv_status st = from && place && grad ? CLV_OK : fail_nomem();
+	arena scratch = {0};
+	br_tensor **from = arena_array(&scratch, n, sizeof *from), **copies = arena_array(&scratch, n, sizeof *copies);
+	uint32_t *place = arena_ids(&scratch, n), count = 0;
+	bool *grad = arena_alloc(&scratch, n);
+	clv_status st = arena_status(&scratch);
 	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
 		value_id v = ids[i];
 		if (!l->values[v])
@@ -67,25 +74,15 @@ static clv_status fill_run(bench *b, const value_id *ids, uint32_t n, bool leaf,
 		st = br_copies(from, count, grad, leaf, copies);
 	for (uint32_t i = 0; i < count; i++)
 		out[place[i]] = copies[i]; /* also on failure: then they are released with the rest */
-	mem_free(from);
-	mem_free(place);
-	mem_free(grad);
+	arena_free(&scratch);
 	return st;
-}
-
-static void drop_all(br_tensor **t, uint32_t n)
-{
-	for (uint32_t i = 0; t && i < n; i++) {
-		br_unref(t[i]);
-		t[i] = NULL;
-	}
 }
 
 static void clear_run(bench *b)
 {
-	drop_all(b->outputs, b->g->outputs.n);
-	drop_all(b->inputs, b->g->v.inputs.n);
-	drop_all(b->externals, b->g->v.externals.n);
+	release_all(b->outputs, b->g->outputs.n);
+	release_all(b->inputs, b->g->v.inputs.n);
+	release_all(b->externals, b->g->v.externals.n);
 }
 
 static clv_status set_up(bench *b)
@@ -245,7 +242,7 @@ static clv_status weigh_block(bench *b, block_profile *out)
 		st = br_meter_start(strcmp(b->l->device, "cpu") != 0, &m);
 	if (st == CLV_OK)
 		st = weigh_run(b, m, out);
-	drop_all(b->outputs, b->g->outputs.n); /* while they are metered: what comes must be seen to go */
+	release_all(b->outputs, b->g->outputs.n); /* while they are metered: what comes must be seen to go */
 	br_meter_stop(m);
 	clear_run(b);
 	return st;
@@ -257,9 +254,7 @@ static void bench_free(bench *b)
 {
 	program_free(b->g);
 	mem_free(b->written);
-	mem_free(b->inputs);
-	mem_free(b->externals);
-	mem_free(b->outputs);
+	arena_free(&b->arena);
 }
 
 static clv_status bench_init(bench *b, node_id first, node_id end)
@@ -269,10 +264,10 @@ static clv_status bench_init(bench *b, node_id first, node_id end)
 		.first = first, .end = end, .writes_through = true, .objects = l->s->objects, .nobjects = l->s->nobjects};
 	TRY(program_new(l->p, &spec, &b->g));
 	TRY(view_written(&b->g->v, &b->written));
-	b->inputs = mem_alloc((b->g->v.inputs.n + 1) * sizeof *b->inputs);
-	b->externals = mem_alloc((b->g->v.externals.n + 1) * sizeof *b->externals);
-	b->outputs = mem_alloc((b->g->outputs.n + 1) * sizeof *b->outputs);
-	return b->inputs && b->externals && b->outputs ? CLV_OK : fail_nomem();
+	b->inputs = arena_array(&b->arena, b->g->v.inputs.n, sizeof *b->inputs);
+	b->externals = arena_array(&b->arena, b->g->v.externals.n, sizeof *b->externals);
+	b->outputs = arena_array(&b->arena, b->g->outputs.n, sizeof *b->outputs);
+	return arena_status(&b->arena);
 }
 
 /* Run for real, on the values that are there and without gradients: its results are there after it. */
@@ -314,7 +309,7 @@ static void keep_results(bench *b, node_id end)
 	}
 }
 
-static clv_status measure(bench *b, block_profile *out)
+static clv_status measure_block(bench *b, block_profile *out)
 {
 	*out = (block_profile){0};
 	TRY(time_block(b, out));
@@ -328,13 +323,13 @@ static clv_status profile_range(lab *l, uint32_t block, node_id first, node_id e
 	bench b = {.l = l, .block = block};
 	clv_status st = bench_init(&b, first, end);
 	if (st == CLV_OK)
-		st = measure(&b, out);
+		st = measure_block(&b, out);
 	if (st == CLV_OK && block != PROFILE_WHOLE) {
 		st = advance(&b);
 		if (st == CLV_OK)
 			keep_results(&b, end);
 	}
-	if (b.g && b.inputs && b.externals && b.outputs)
+	if (b.inputs && b.externals && b.outputs)
 		clear_run(&b);
 	bench_free(&b);
 	if (st == CLV_OK)
@@ -365,12 +360,15 @@ static bool may_be_written(const plan *p, value_id v, const bool *written)
 static clv_status load_values(lab *l)
 {
 	const plan *p = l->p;
-	bool *written = NULL, *grad = mem_alloc(p->values.n + 1);
-	br_tensor **from = mem_alloc((2 * (size_t)p->values.n + 1) * sizeof *from), **copies = from + p->values.n;
-	value_id *ids = mem_ids((size_t)p->values.n + 1);
+	arena scratch = {0};
+	size_t values = p->values.n;
+	bool *written = NULL, *grad = arena_alloc(&scratch, values);
+	br_tensor **from = arena_array(&scratch, values, sizeof *from);
+	br_tensor **copies = arena_array(&scratch, values, sizeof *copies);
+	value_id *ids = arena_ids(&scratch, values);
 	uint32_t n = 0;
 	view all = {0};
-	clv_status st = grad && from && ids ? view_range(p, 0, p->nodes.n, &all) : fail_nomem();
+	clv_status st = scratch.failed ? fail_nomem() : view_range(p, 0, p->nodes.n, &all);
 	if (st == CLV_OK)
 		st = view_written(&all, &written);
 	for (uint32_t i = 0; st == CLV_OK && i < all.inputs.n; i++)
@@ -392,9 +390,7 @@ static clv_status load_values(lab *l)
 	}
 	view_free(&all);
 	mem_free(written);
-	mem_free(grad);
-	mem_free(from);
-	mem_free(ids);
+	arena_free(&scratch);
 	return st;
 }
 
@@ -414,12 +410,11 @@ static clv_status lab_init(lab *l)
 {
 	const plan *p = l->p;
 	uint32_t runs = l->s->iterations;
-	l->values = mem_alloc((p->values.n + 1) * sizeof *l->values);
-	l->symbols = mem_alloc((p->symbols.n + 1) * sizeof *l->symbols);
-	l->forward = mem_realloc(NULL, runs, sizeof *l->forward);
-	l->backward = mem_realloc(NULL, runs, sizeof *l->backward);
-	if (!l->values || !l->symbols || !l->forward || !l->backward)
-		return fail_nomem();
+	l->values = arena_array(&l->arena, p->values.n, sizeof *l->values);
+	l->symbols = arena_array(&l->arena, p->symbols.n, sizeof *l->symbols);
+	l->forward = arena_array(&l->arena, runs, sizeof *l->forward);
+	l->backward = arena_array(&l->arena, runs, sizeof *l->backward);
+	TRY(arena_status(&l->arena));
 	TRY(read_symbols(l));
 	TRY(plan_grads(p, &l->grad));
 	TRY(liveness_parts(p, &l->live, NULL));
@@ -428,20 +423,15 @@ static clv_status lab_init(lab *l)
 
 static void drop_values(lab *l)
 {
-	for (value_id v = 0; l->values && v < l->p->values.n; v++) {
-		br_unref(l->values[v]);
-		l->values[v] = NULL;
-	}
+	if (l->values)
+		release_all(l->values, l->p->values.n);
 }
 
 static void lab_free(lab *l)
 {
 	drop_values(l);
-	mem_free(l->values);
 	mem_free(l->grad);
-	mem_free(l->symbols);
-	mem_free(l->forward);
-	mem_free(l->backward);
+	arena_free(&l->arena);
 	liveness_free(&l->live);
 	br_clock_free(l->clock);
 }
@@ -453,7 +443,7 @@ static bool no_room(clv_status st)
 	       (strstr(status_message(), "out of memory") || strstr(status_message(), "not enough memory"));
 }
 
-static clv_status walk(lab *l, block_profile *out)
+static clv_status walk_blocks(lab *l, block_profile *out)
 {
 	TRY(load_values(l));
 	for (uint32_t i = 0; i < l->s->n; i++)
@@ -515,7 +505,7 @@ clv_status profile_blocks(const plan *p, const profile_spec *s, block_profile *o
 	if (st == CLV_OK)
 		st = lab_init(&l);
 	if (st == CLV_OK)
-		st = walk(&l, out);
+		st = walk_blocks(&l, out);
 	if (st == CLV_OK && whole)
 		st = walk_whole(&l, whole, whole_ran);
 	lab_free(&l);

@@ -1,4 +1,4 @@
-/* Our side of a sandbox: starts the process, hands calls over, checks what comes back, ends it.
+/* Our side of a sandbox: starts the process, sends it calls, checks its answers, ends it.
  *
  * The process is a program of its own, started under a guard (segment/child.h): a copy of a host with threads could not go on
  * with torch, and the host's SIGCHLD handlers and wait() calls see nothing of it. It ends with the runtime, with the host, and
@@ -89,7 +89,7 @@ static clv_status own_folder(char *to, size_t n)
 
 /* What the environment names, else beside that library, or where the installation has it from there: of a build and a wheel,
    of a prefix, of a test, of a package in build/, of an environment. */
-static clv_status find_program(const char *folder, char **out)
+static clv_status find_sandbox_program(const char *folder, char **out)
 {
 	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
 	if (given && *given) {
@@ -114,7 +114,7 @@ static clv_status find_program(const char *folder, char **out)
 	                             "CLEAVE_TORCH_PROGRAM names it");
 }
 
-/* What decides how libraries compute, and where they are. The rest of the environment is nobody's business in there. */
+/* Variables that decide how libraries compute. The rest of the environment stays outside. */
 static bool goes_along(const char *variable)
 {
 	static const char *const begin[] = {
@@ -391,7 +391,7 @@ static clv_status say_end(const sandbox *s)
 	            WIFEXITED(status) ? WEXITSTATUS(status) : status);
 }
 
-/* Whatever went wrong on the wire, the process is not asked again. */
+/* After any error on the wire the process is not used again. */
 static clv_status broken_wire(sandbox *s, clv_status st)
 {
 	char place[600];
@@ -490,7 +490,7 @@ static clv_status start_model(sandbox *s)
 	return st;
 }
 
-static clv_status start(sandbox *s)
+static clv_status start_sandbox(sandbox *s)
 {
 	limits most = {.seconds = START_S};
 	s->seconds = START_S;
@@ -518,7 +518,7 @@ static clv_status check_devices(const runtime *r)
 	return CLV_OK;
 }
 
-static clv_status check_options(const runtime *r, const clv_runtime_options *o)
+static clv_status check_sandbox_options(const runtime *r, const clv_runtime_options *o)
 {
 	if (o->allow_compiled || o->allow_signed)
 		return fail(CLV_E_INVALID, "a sandbox runs no machine code of files: it is one or the other, allow_compiled or "
@@ -548,16 +548,16 @@ static clv_status find_draws(sandbox *s, const runtime *r)
 	return CLV_OK;
 }
 
-static clv_status fill(sandbox *s, const runtime *r, const clv_runtime_options *o)
+static clv_status sandbox_set_up(sandbox *s, const runtime *r, const clv_runtime_options *o)
 {
 	char folder[PATH_MAX];
 	TRY(own_folder(folder, sizeof folder));
-	TRY(find_program(folder, &s->program));
+	TRY(find_sandbox_program(folder, &s->program));
 	TRY(keep_environment(s, folder));
 	TRY(make_order(s, r, o));
 	TRY(make_files(s, r->a));
 	TRY(find_draws(s, r));
-	return start(s);
+	return start_sandbox(s);
 }
 
 static void sandbox_free(void *at)
@@ -586,7 +586,7 @@ static void sandbox_free(void *at)
 
 static clv_status sandbox_new(runtime *r, const clv_runtime_options *o, void **out)
 {
-	TRY(check_options(r, o));
+	TRY(check_sandbox_options(r, o));
 	if (r->timeout == 0)
 		r->timeout = TIMEOUT_S;
 	sandbox *s = mem_alloc(sizeof *s);
@@ -594,7 +594,7 @@ static clv_status sandbox_new(runtime *r, const clv_runtime_options *o, void **o
 		return fail_nomem();
 	*s = (sandbox){.files = {-1, -1, -1}, .w.fd = -1, .texts = STRBUF_INIT, .owner = getpid()};
 	pthread_mutex_init(&s->lock, NULL);
-	clv_status st = fill(s, r, o);
+	clv_status st = sandbox_set_up(s, r, o);
 	if (st == CLV_OK)
 		*out = s;
 	else
@@ -658,7 +658,7 @@ static clv_status be_ready(sandbox *s)
 			CLV_E_CRASHED,
 			"the model changes its own tensors, and they were lost with the process of its sandbox: load it again");
 	if (!s->runs)
-		TRY(start(s));
+		TRY(start_sandbox(s));
 	limits most = {.seconds = s->seconds = START_S};
 	limits_enter(&most);
 	clv_status st = send_all_assigned(s);
@@ -720,7 +720,7 @@ static uint32_t count_written(const runtime_plan *e)
 }
 
 /* Of the type that the plan says; sizes too, where the plan knows them before the run. */
-static clv_status check_output(const runtime *r, const plan_part *of, uint32_t i, const int64_t *symbols,
+static clv_status check_reply_output(const runtime *r, const plan_part *of, uint32_t i, const int64_t *symbols,
                                const clv_tensor *t)
 {
 	const plan *p = of->p;
@@ -741,7 +741,7 @@ static bool reads_data(const plan *p)
 	return false;
 }
 
-static clv_status check_outputs(const runtime *r, const runtime_plan *e, const run_call *call, const reply *x)
+static clv_status check_reply_outputs(const runtime *r, const runtime_plan *e, const run_call *call, const reply *x)
 {
 	const plan *p = e->of.p;
 	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
@@ -750,7 +750,7 @@ static clv_status check_outputs(const runtime *r, const runtime_plan *e, const r
 	bool known = !reads_data(p) && call_symbols(&e->of.v, call->inputs, call->symbols, symbols) == CLV_OK;
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; st == CLV_OK && i < e->noutputs; i++)
-		st = check_output(r, &e->of, i, known ? symbols : NULL, x->tensors[i]);
+		st = check_reply_output(r, &e->of, i, known ? symbols : NULL, x->tensors[i]);
 	mem_free(symbols);
 	return st;
 }
@@ -821,7 +821,7 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 		st = reply_read(&s->w, s->files[ANSWERS], most_of(s, &c), e->of.numbers.n,
 		                e->noutputs + count_written(e) + draws, x);
 	if (st == CLV_OK && x->status == CLV_OK)
-		st = check_outputs(r, e, call, x);
+		st = check_reply_outputs(r, e, call, x);
 	release(s->files[CALLS], 0, c.tensors);
 	release(s->files[ANSWERS], PLACE_ROOM, x->bytes);
 	return st == CLV_OK ? x->status : broken_wire(s, st);

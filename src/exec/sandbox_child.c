@@ -1,6 +1,8 @@
-/* The process of a sandbox. Torch is loaded when it starts; it gets its order and two files over the socket, has the libraries
- * look at the machine, gives up all that it will not need, and only then reads the file. From there on a file that takes this
- * process over has gained nothing: it can compute, and answer. */
+/* The process of a sandbox.
+ *
+ * Torch is loaded when it starts. It receives its order and the files over the socket, lets the libraries inspect the
+ * machine, gives up every right it will not need, and only then reads the file. A file that takes over this process gains
+ * nothing: it can compute, and answer. */
 #define _GNU_SOURCE /* MSG_CMSG_CLOEXEC, syscall */
 #include <errno.h>
 #include <fcntl.h>
@@ -118,7 +120,7 @@ static clv_status map_model(server *s)
 	return CLV_OK;
 }
 
-static clv_status prepare(server *s)
+static clv_status prepare_server(server *s)
 {
 	TRY(take_order(s));
 	TRY(take_texts(s));
@@ -136,7 +138,7 @@ static const char *next_text(const char **at)
 	return text;
 }
 
-static clv_status load(server *s)
+static clv_status load_model(server *s)
 {
 	const sandbox_order *o = &s->order;
 	clv_runtime_options how = CLV_RUNTIME_OPTIONS_INIT;
@@ -176,7 +178,7 @@ typedef struct call {
 	uint32_t nnumbers;
 } call;
 
-static void call_free(call *x)
+static void server_call_free(call *x)
 {
 	for (uint32_t i = 0; x->tensors && i < x->c.ntensors; i++)
 		clv_tensor_free(x->tensors[i]);
@@ -199,7 +201,7 @@ static clv_status take_call(server *s, call *x)
 	return parcel_open(s->calls.at + call_head(&x->c), x->c.tensors, x->tensors, x->c.ntensors);
 }
 
-static clv_status run_plan(server *s, call *x)
+static clv_status run_called_plan(server *s, call *x)
 {
 	const runtime_plan *e = &s->r->plans.at[x->c.plan];
 	run_call how = {.inputs = x->tensors,
@@ -225,7 +227,7 @@ static clv_status run_plan(server *s, call *x)
 	return st;
 }
 
-static clv_status run(server *s, call *x)
+static clv_status run_call(server *s, call *x)
 {
 	if (x->c.plan >= s->r->plans.n)
 		return fail(CLV_E_INVALID, "there is no plan %u", x->c.plan);
@@ -236,7 +238,7 @@ static clv_status run(server *s, call *x)
 	x->numbers = mem_alloc((e->of.numbers.n + 1) * sizeof *x->numbers);
 	if (!x->results || !x->numbers)
 		return fail_nomem();
-	TRY(run_plan(s, x));
+	TRY(run_called_plan(s, x));
 	x->nnumbers = e->of.numbers.n;
 	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
 		if (sandbox_writes(e, i))
@@ -256,7 +258,7 @@ static clv_status assign(server *s, const call *x)
 	return runtime_assign(s->r, &one, 1);
 }
 
-static clv_status put_results(server *s, const call *x, const parcel *tensors, sandbox_answer *a)
+static clv_status put_answer(server *s, const call *x, const parcel *tensors, sandbox_answer *a)
 {
 	size_t numbers = x->nnumbers * sizeof(run_number);
 	if (tensors->image.total > s->order.answer - numbers)
@@ -284,7 +286,7 @@ static clv_status answer(server *s, const call *x, const parcel *tensors, clv_st
 {
 	sandbox_answer a;
 	if (st == CLV_OK)
-		st = put_results(s, x, tensors, &a);
+		st = put_answer(s, x, tensors, &a);
 	if (st != CLV_OK)
 		TRY(put_error(s, st, &a));
 	s->place->name[0] = '\0';
@@ -301,12 +303,12 @@ static bool serve_call(server *s)
 	if (st == CLV_E_IO)
 		there = false;
 	if (st == CLV_OK)
-		st = x.c.kind == SANDBOX_RUN ? run(s, &x) : assign(s, &x);
+		st = x.c.kind == SANDBOX_RUN ? run_call(s, &x) : assign(s, &x);
 	if (st == CLV_OK)
 		st = parcel_make(x.results, x.nresults, &tensors);
 	there = there && answer(s, &x, &tensors, st) == CLV_OK;
 	parcel_free(&tensors);
-	call_free(&x);
+	server_call_free(&x);
 	return there;
 }
 
@@ -326,10 +328,10 @@ static clv_status answer_plain(server *s, clv_status st)
 int clv_sandbox_serve(int socket)
 {
 	server s = {.w = {.fd = socket}};
-	clv_status st = prepare(&s);
+	clv_status st = prepare_server(&s);
 	if (answer_plain(&s, st) != CLV_OK || st != CLV_OK)
 		return 1;
-	st = load(&s);
+	st = load_model(&s);
 	if (answer_plain(&s, st) != CLV_OK || st != CLV_OK)
 		_exit(1); /* what libraries do at their end may need what is gone */
 	while (serve_call(&s))

@@ -1,9 +1,8 @@
-/* What the process of a sandbox may still do: a list of system calls, and limits.
+/* Confines the process of a sandbox: a list of allowed system calls, and limits.
  *
- * The list is of what is allowed. No call on it opens a file, makes a socket or a process, or reaches another process. Calls
- * that libraries try in passing and can do without (open, stat, ioctl) fail with EPERM; all others end the process. Memory
- * may be executable: oneDNN writes machine code for the sizes it meets, and whoever runs code of his own in here has the
- * same list before him. */
+ * No call on the list opens a file, makes a socket or a process, or reaches another process. Calls that libraries try in
+ * passing and can do without (open, stat, ioctl) fail with EPERM; all others end the process. Memory may be executable:
+ * oneDNN writes machine code for the sizes it meets, and foreign code in here has no more system calls than that. */
 #define _GNU_SOURCE /* clone flags */
 #include <errno.h>
 #include <linux/audit.h>
@@ -31,122 +30,131 @@
 /* What is done with a call. */
 enum { ALLOW = SECCOMP_RET_ALLOW, REFUSE = SECCOMP_RET_ERRNO | EPERM, ABSENT = SECCOMP_RET_ERRNO | ENOSYS };
 
-typedef struct rule {
-	int call;
-	uint32_t verdict;
-} rule;
-
-static const rule rules[] = {
+static const int allowed[] = {
 	/* the socket, and what is open */
-	{__NR_read, ALLOW},
-	{__NR_write, ALLOW},
-	{__NR_readv, ALLOW},
-	{__NR_writev, ALLOW},
-	{__NR_recvfrom, ALLOW},
-	{__NR_close, ALLOW},
-	{__NR_lseek, ALLOW},
+	__NR_read,
+	__NR_write,
+	__NR_readv,
+	__NR_writev,
+	__NR_recvfrom,
+	__NR_close,
+	__NR_lseek,
 	/* memory */
-	{__NR_mmap, ALLOW},
-	{__NR_munmap, ALLOW},
-	{__NR_mremap, ALLOW},
-	{__NR_mprotect, ALLOW},
-	{__NR_madvise, ALLOW},
-	{__NR_brk, ALLOW},
-	/* threads; glibc makes them with clone() where there is no clone3(), whose flags a filter cannot see */
-	{__NR_clone3, ABSENT},
-	{__NR_futex, ALLOW},
-	{__NR_set_robust_list, ALLOW},
-	{__NR_set_tid_address, ALLOW},
+	__NR_mmap,
+	__NR_munmap,
+	__NR_mremap,
+	__NR_mprotect,
+	__NR_madvise,
+	__NR_brk,
+	/* threads; see also make_filter */
+	__NR_futex,
+	__NR_set_robust_list,
+	__NR_set_tid_address,
+	__NR_sched_yield,
+	__NR_sched_getaffinity,
+	__NR_gettid,
+	__NR_getpid,
+	__NR_getcpu,
+	__NR_exit,
+	__NR_exit_group,
 #ifdef __NR_rseq
-	{__NR_rseq, ALLOW},
+	__NR_rseq,
 #endif
 #ifdef __NR_membarrier
-	{__NR_membarrier, ALLOW},
+	__NR_membarrier,
 #endif
-	{__NR_sched_yield, ALLOW},
-	{__NR_sched_getaffinity, ALLOW},
-	{__NR_gettid, ALLOW},
-	{__NR_getpid, ALLOW},
-	{__NR_getcpu, ALLOW},
-	{__NR_exit, ALLOW},
-	{__NR_exit_group, ALLOW},
 	/* signals to itself */
-	{__NR_rt_sigaction, ALLOW},
-	{__NR_rt_sigprocmask, ALLOW},
-	{__NR_rt_sigreturn, ALLOW},
-	{__NR_sigaltstack, ALLOW},
-	{__NR_restart_syscall, ALLOW},
-	/* time, chance, and what the machine is */
-	{__NR_clock_gettime, ALLOW},
-	{__NR_clock_getres, ALLOW},
-	{__NR_gettimeofday, ALLOW},
-	{__NR_nanosleep, ALLOW},
-	{__NR_clock_nanosleep, ALLOW},
-	{__NR_getrandom, ALLOW},
-	{__NR_getrusage, ALLOW},
-	{__NR_sysinfo, ALLOW},
-	{__NR_uname, ALLOW},
-	/* tried in passing */
-	{__NR_openat, REFUSE},
-	{__NR_faccessat, REFUSE},
-	{__NR_fstat, REFUSE},
-	{__NR_newfstatat, REFUSE},
-	{__NR_statx, REFUSE},
-	{__NR_readlinkat, REFUSE},
-	{__NR_getcwd, REFUSE},
-	{__NR_ioctl, REFUSE},
-	{__NR_fcntl, REFUSE},
-	{__NR_getdents64, REFUSE},
-	{__NR_sched_setaffinity, REFUSE},
-	{__NR_mlock, REFUSE},
-	{__NR_munlock, REFUSE},
-	{__NR_get_mempolicy, REFUSE},
-	{__NR_set_mempolicy, REFUSE},
-	{__NR_mbind, REFUSE},
-	{__NR_getuid, REFUSE},
-	{__NR_geteuid, REFUSE},
-	{__NR_getgid, REFUSE},
-	{__NR_getegid, REFUSE},
-	{__NR_getppid, REFUSE},
-	{__NR_mincore, REFUSE},
-	{__NR_sched_getparam, REFUSE},
-	{__NR_sched_getscheduler, REFUSE},
-	{__NR_sched_setscheduler, REFUSE},
-	{__NR_getpriority, REFUSE},
-	{__NR_setpriority, REFUSE},
+	__NR_rt_sigaction,
+	__NR_rt_sigprocmask,
+	__NR_rt_sigreturn,
+	__NR_sigaltstack,
+	__NR_restart_syscall,
+	/* time, randomness, and what the machine is */
+	__NR_clock_gettime,
+	__NR_clock_getres,
+	__NR_gettimeofday,
+	__NR_nanosleep,
+	__NR_clock_nanosleep,
+	__NR_getrandom,
+	__NR_getrusage,
+	__NR_sysinfo,
+	__NR_uname,
 #ifdef __x86_64__
-	{__NR_time, ALLOW},
-	{__NR_open, REFUSE},
-	{__NR_access, REFUSE},
-	{__NR_stat, REFUSE},
-	{__NR_lstat, REFUSE},
-	{__NR_readlink, REFUSE},
+	__NR_time,
+#endif
+};
+
+/* Libraries try these in passing, and can do without. */
+static const int refused[] = {
+	__NR_openat,
+	__NR_faccessat,
+	__NR_fstat,
+	__NR_newfstatat,
+	__NR_statx,
+	__NR_readlinkat,
+	__NR_getcwd,
+	__NR_ioctl,
+	__NR_fcntl,
+	__NR_getdents64,
+	__NR_sched_setaffinity,
+	__NR_mlock,
+	__NR_munlock,
+	__NR_get_mempolicy,
+	__NR_set_mempolicy,
+	__NR_mbind,
+	__NR_getuid,
+	__NR_geteuid,
+	__NR_getgid,
+	__NR_getegid,
+	__NR_getppid,
+	__NR_mincore,
+	__NR_sched_getparam,
+	__NR_sched_getscheduler,
+	__NR_sched_setscheduler,
+	__NR_getpriority,
+	__NR_setpriority,
+#ifdef __x86_64__
+	__NR_open,
+	__NR_access,
+	__NR_stat,
+	__NR_lstat,
+	__NR_readlink,
 #endif
 };
 
 /* oneDNN asks for the registers of AMX when it first has a use for them: 0x1022 reads what is permitted, 0x1023 asks. */
 enum { GET_XCOMP_PERM = 0x1022 };
 
-enum { NRULES = sizeof rules / sizeof *rules, MOST_STEPS = 2 * NRULES + 48 };
+enum {
+	NALLOWED = sizeof allowed / sizeof *allowed,
+	NREFUSED = sizeof refused / sizeof *refused,
+	MOST_STEPS = 2 * (NALLOWED + NREFUSED) + 50
+};
 
 typedef struct filter {
 	struct sock_filter at[MOST_STEPS];
 	unsigned short n;
 } filter;
 
-static void put(filter *f, uint16_t op, uint32_t k, uint8_t yes, uint8_t no)
+static void put_step(filter *f, uint16_t op, uint32_t k, uint8_t yes, uint8_t no)
 {
 	f->at[f->n++] = (struct sock_filter){op, yes, no, k};
 }
 
-static void load(filter *f, size_t offset)
+static void put_load(filter *f, size_t offset)
 {
-	put(f, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
+	put_step(f, BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset, 0, 0);
 }
 
-static void give(filter *f, uint32_t verdict)
+static void put_return(filter *f, uint32_t verdict)
 {
-	put(f, BPF_RET | BPF_K, verdict, 0, 0);
+	put_step(f, BPF_RET | BPF_K, verdict, 0, 0);
+}
+
+static void put_verdict(filter *f, int call, uint32_t verdict)
+{
+	put_step(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1);
+	put_return(f, verdict);
 }
 
 /* Both machines are little endian. */
@@ -156,24 +164,24 @@ static void give(filter *f, uint32_t verdict)
 /* A call that is fine where the bits `mask` of an argument are `want`. */
 static void put_masked(filter *f, int call, size_t field, uint32_t mask, uint32_t want, uint32_t otherwise)
 {
-	put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 5);
-	load(f, field);
-	put(f, BPF_ALU | BPF_AND | BPF_K, mask, 0, 0);
-	put(f, BPF_JMP | BPF_JEQ | BPF_K, want, 0, 1);
-	give(f, ALLOW);
-	give(f, otherwise);
+	put_step(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 5);
+	put_load(f, field);
+	put_step(f, BPF_ALU | BPF_AND | BPF_K, mask, 0, 0);
+	put_step(f, BPF_JMP | BPF_JEQ | BPF_K, want, 0, 1);
+	put_return(f, ALLOW);
+	put_return(f, otherwise);
 }
 
 /* A call that is fine where an argument is NULL. */
 static void put_null(filter *f, int call, size_t which)
 {
-	put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 6);
-	load(f, ARG_LOW(which));
-	put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 3);
-	load(f, ARG_HIGH(which));
-	put(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1);
-	give(f, ALLOW);
-	give(f, REFUSE);
+	put_step(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 6);
+	put_load(f, ARG_LOW(which));
+	put_step(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 3);
+	put_load(f, ARG_HIGH(which));
+	put_step(f, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1);
+	put_return(f, ALLOW);
+	put_return(f, REFUSE);
 }
 
 static void make_filter(filter *f)
@@ -181,14 +189,16 @@ static void make_filter(filter *f)
 	const uint32_t thread = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
 	const uint32_t others = CLONE_PTRACE | CLONE_VFORK | CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC |
 	                        CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET | CLONE_IO;
-	load(f, offsetof(struct seccomp_data, arch));
-	put(f, BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0);
-	give(f, SECCOMP_RET_KILL_PROCESS);
-	load(f, offsetof(struct seccomp_data, nr)); /* a number of the x32 calls is no number of the list */
-	for (int i = 0; i < NRULES; i++) {
-		put(f, BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)rules[i].call, 0, 1);
-		give(f, rules[i].verdict);
-	}
+	put_load(f, offsetof(struct seccomp_data, arch));
+	put_step(f, BPF_JMP | BPF_JEQ | BPF_K, ARCH, 1, 0);
+	put_return(f, SECCOMP_RET_KILL_PROCESS);
+	put_load(f, offsetof(struct seccomp_data, nr)); /* a number of the x32 calls is no number of the list */
+	for (int i = 0; i < NALLOWED; i++)
+		put_verdict(f, allowed[i], ALLOW);
+	for (int i = 0; i < NREFUSED; i++)
+		put_verdict(f, refused[i], REFUSE);
+	/* glibc makes threads with clone() where there is no clone3(), whose flags a filter cannot see */
+	put_verdict(f, __NR_clone3, ABSENT);
 	/* Those that look at an argument end the program where the number is theirs. */
 	put_masked(f, __NR_clone, ARG_LOW(0), thread | others, thread, SECCOMP_RET_KILL_PROCESS);
 	put_masked(f, __NR_tgkill, ARG_LOW(0), UINT32_MAX, (uint32_t)getpid(), SECCOMP_RET_KILL_PROCESS);
@@ -198,7 +208,7 @@ static void make_filter(filter *f)
 #endif
 	put_null(f, __NR_sendto, 4);    /* to the other end alone */
 	put_null(f, __NR_prlimit64, 2); /* limits are read, not set */
-	give(f, SECCOMP_RET_KILL_PROCESS);
+	put_return(f, SECCOMP_RET_KILL_PROCESS);
 }
 
 static clv_status cannot(const char *what)

@@ -85,7 +85,7 @@ clv_status memory_read(int file, uint64_t at, void *to, size_t n)
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------------- */
 
-static clv_status add_tensor(payload *p, clv_tensor *t, uint32_t i)
+static clv_status add_parcel_tensor(payload *p, clv_tensor *t, uint32_t i)
 {
 	char label[16];
 	uint32_t number;
@@ -102,7 +102,7 @@ clv_status parcel_make(clv_tensor *const *tensors, uint32_t n, parcel *out)
 	out->p->unchecked = true; /* nothing is damaged on the way */
 	clv_status st = vec_push(&out->p->values, ((tree){.kind = TREE_NONE}));
 	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
-		st = tensors[i] ? add_tensor(out->p, tensors[i], i) : fail(CLV_E_INPUT, "it is missing");
+		st = tensors[i] ? add_parcel_tensor(out->p, tensors[i], i) : fail(CLV_E_INPUT, "it is missing");
 		if (st != CLV_OK && st != CLV_E_NOMEM)
 			fail_more(st, "tensor %u", i);
 	}
@@ -209,7 +209,7 @@ void reply_free(reply *x)
 	mem_free(x->numbers);
 }
 
-static clv_status read_numbers(int file, uint64_t *at, reply *x, uint32_t n)
+static clv_status read_answer_numbers(int file, uint64_t *at, reply *x, uint32_t n)
 {
 	x->numbers = mem_alloc((n + 1) * sizeof *x->numbers);
 	if (!x->numbers)
@@ -226,7 +226,7 @@ static clv_status read_numbers(int file, uint64_t *at, reply *x, uint32_t n)
 }
 
 /* All bytes are ours before the first is looked at: the child could write them meanwhile. */
-static clv_status read_tensors(int file, uint64_t at, reply *x, uint32_t n, size_t bytes)
+static clv_status read_answer_tensors(int file, uint64_t at, reply *x, uint32_t n, size_t bytes)
 {
 	void *data = mem_realloc(NULL, bytes, 1);
 	x->tensors = mem_alloc((n + 1) * sizeof *x->tensors);
@@ -264,6 +264,6 @@ clv_status reply_read(const wire *w, int file, int64_t most, uint32_t n, uint32_
 		return fail(CLV_E_PARSE, "%u numbers and %u tensors of %llu bytes for a call that gives %u and %u", a.nnumbers,
 		            a.ntensors, (unsigned long long)a.tensors, n, m);
 	x->bytes = a.tensors;
-	TRY(read_numbers(file, &at, x, n));
-	return read_tensors(file, at, x, m, a.tensors);
+	TRY(read_answer_numbers(file, &at, x, n));
+	return read_answer_tensors(file, at, x, m, a.tensors);
 }

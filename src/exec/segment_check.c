@@ -1,9 +1,10 @@
-/* What must hold of nodes that compiled code replaces: they compute tensors from tensors, and nobody sees whether the
- * results are views. Who chooses segments knows this; a file may say anything. */
+/* Checks the nodes that compiled code replaces: they only compute tensors from tensors, and nothing depends on whether the
+ * results are views. The chooser of segments sees to this; a file may say anything. */
 #include "exec/segment_check.h"
 
 #include <string.h>
 
+#include "base/arena.h"
 #include "plan/data.h"
 #include "plan/intern.h"
 #include "plan/ops.h"
@@ -13,6 +14,7 @@ typedef struct memory {
 	const plan *p;
 	node_id *written, *placed;
 	bool *rebound;
+	arena arena;
 } memory;
 
 typedef struct walk {
@@ -48,9 +50,11 @@ static void note_place(void *ctx, value_id v)
 
 static clv_status memory_new(const plan *p, memory *m)
 {
-	*m = (memory){p, mem_ids(p->values.n), mem_ids(p->values.n), mem_alloc(p->values.n + 1)};
-	if (!m->written || !m->placed || !m->rebound)
-		return fail_nomem();
+	*m = (memory){.p = p};
+	m->written = arena_ids(&m->arena, p->values.n);
+	m->placed = arena_ids(&m->arena, p->values.n);
+	m->rebound = arena_alloc(&m->arena, p->values.n);
+	TRY(arena_status(&m->arena));
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		const node *x = &p->nodes.at[n];
 		walk w = {.m = m, .n = n};
@@ -62,13 +66,6 @@ static clv_status memory_new(const plan *p, memory *m)
 	for (uint32_t i = 0; i < p->rebinds.n; i++)
 		m->rebound[p->rebinds.at[i].target] = true;
 	return CLV_OK;
-}
-
-static void memory_free(memory *m)
-{
-	mem_free(m->written);
-	mem_free(m->placed);
-	mem_free(m->rebound);
 }
 
 /* ---- nodes -------------------------------------------------------------------------------------------------------- */
@@ -90,7 +87,7 @@ static bool shape_on_data(const plan *p, const value *x)
 	return false;
 }
 
-static void look_at_value(void *ctx, value_id id)
+static void check_tensor_value(void *ctx, value_id id)
 {
 	walk *w = ctx;
 	const plan *p = w->m->p;
@@ -105,25 +102,25 @@ static void look_at_value(void *ctx, value_id id)
 		w->why = "has sizes that are read from data";
 }
 
-static void look_at_result(void *ctx, value_id id)
+static void check_result_value(void *ctx, value_id id)
 {
 	walk *w = ctx;
-	look_at_value(ctx, id);
+	check_tensor_value(ctx, id);
 	if (!w->why && value_guarded(w->m->p, id))
 		w->why = "has sizes that are read from data";
 }
 
-static void look_at_external(void *ctx, value_id id)
+static void check_read_value(void *ctx, value_id id)
 {
 	walk *w = ctx;
 	const plan *p = w->m->p;
 	value_id root = alias_root(p, id);
-	look_at_value(ctx, id);
+	check_tensor_value(ctx, id);
 	if (!w->why && is_external(p->values.at[id].kind) && (w->m->written[root] != NONE || w->m->rebound[id]))
 		w->why = "reads a tensor of the model that a run changes";
 }
 
-static void look_at_node(walk *w)
+static void check_replaced_node(walk *w)
 {
 	const plan *p = w->m->p;
 	const node *x = &p->nodes.at[w->n];
@@ -134,8 +131,8 @@ static void look_at_node(walk *w)
 	for (uint32_t i = 0; i < x->nwrites && !w->why; i++)
 		if (!is_inside_of(w->v, alias_root(p, p->ids.at[x->writes + i])))
 			w->why = "writes memory from outside the segment";
-	node_each_arg(p, w->n, look_at_external, w);
-	node_each_result(p, w->n, look_at_result, w);
+	node_each_arg(p, w->n, check_read_value, w);
+	node_each_result(p, w->n, check_result_value, w);
 }
 
 /* ---- memory that goes out ------------------------------------------------------------------------------------------ */
@@ -148,7 +145,7 @@ static bool has_sibling(const view *v, uint32_t i, value_id root)
 	return false;
 }
 
-static const char *look_at_output(const memory *m, const view *v, uint32_t i)
+static const char *output_obstacle(const memory *m, const view *v, uint32_t i)
 {
 	value_id root = alias_root(m->p, v->outputs.at[i]);
 	node_id end = end_of(v);
@@ -169,17 +166,17 @@ static clv_status refuse_output(const plan *p, value_id id, const char *why)
 	return st;
 }
 
-static clv_status check_one(const memory *m, const view *v)
+static clv_status check_segment_view(const memory *m, const view *v)
 {
 	for (uint32_t i = 0; i < v->nodes.n; i++) {
 		walk w = {m, v, v->nodes.at[i], NULL};
-		look_at_node(&w);
+		check_replaced_node(&w);
 		if (w.why)
 			return fail(CLV_E_INVALID, "node %u (%s) cannot be in a compiled segment: it %s", w.n,
 			            plan_s(m->p, m->p->nodes.at[w.n].op), w.why);
 	}
 	for (uint32_t i = 0; i < v->outputs.n; i++) {
-		const char *why = look_at_output(m, v, i);
+		const char *why = output_obstacle(m, v, i);
 		if (why)
 			return refuse_output(m->p, v->outputs.at[i], why);
 	}
@@ -191,7 +188,7 @@ clv_status segment_check(const plan *p, const view *segments, uint32_t n)
 	memory m;
 	clv_status st = memory_new(p, &m);
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
-		st = check_one(&m, &segments[i]);
-	memory_free(&m);
+		st = check_segment_view(&m, &segments[i]);
+	arena_free(&m.arena);
 	return st;
 }

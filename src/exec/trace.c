@@ -1,4 +1,4 @@
-/* Tracing: which nodes are compiled, what is done about those that fail, and the artifact that comes out. */
+/* Tracing: chooses the nodes to compile, bisects segments that fail, and makes the traced artifact. */
 #include "exec/trace.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "base/options.h"
 #include "plan/ops.h"
 
-/* What is decided about one plan of the artifact. */
+/* The decisions about one plan of the artifact. */
 typedef struct decision {
 	tracer *t;
 	uint32_t number;
@@ -36,7 +36,7 @@ static clv_status exclude(decision *d, node_id n, const char *why)
 	if (d->no[n] || !why)
 		return CLV_OK;
 	d->no[n] = arena_str(&d->texts, why);
-	return d->no[n] ? CLV_OK : fail_nomem();
+	return arena_status(&d->texts);
 }
 
 static clv_status ask_caller(decision *d, node_id n)
@@ -65,7 +65,7 @@ static void look_at_state(void *ctx, value_id v)
 	x->changes |= tensor != NONE && t->r->changes[tensor];
 }
 
-/* What its own plan changes is for who chooses segments to see; that knows nothing of other plans. */
+/* Tensors that another plan changes: choosing segments sees only those that their own plan changes. */
 static clv_status ask_plans(decision *d, node_id n)
 {
 	reading x = {d, false};
@@ -89,11 +89,12 @@ static clv_status ask_support(decision *d)
 	return CLV_OK;
 }
 
-/* Everything that is not compiled, with its place: for who wants all of it compiled. */
-static clv_status refuse(const decision *d, const char *const *no, clv_status why, const char *what)
+/* Fails with a list of everything that is not compiled, for a caller who wants all of it compiled. */
+static clv_status fail_not_compiled(const decision *d, const char *const *no, clv_status why, const char *what)
 {
 	strbuf b = STRBUF_INIT;
 	uint32_t count = 0;
+	strbuf_puts(&b, what);
 	for (node_id n = 0; n < d->from->nodes.n; n++) {
 		if (!no[n])
 			continue;
@@ -105,18 +106,15 @@ static clv_status refuse(const decision *d, const char *const *no, clv_status wh
 		place_print(d->from, n, &b);
 		strbuf_printf(&b, ": %s", no[n]);
 	}
-	char *list;
-	TRY(strbuf_take(&b, &list));
-	clv_status st = fail(why, "%s%s", what, list);
-	mem_free(list);
-	return st;
+	return strbuf_fail(why, &b);
 }
 
 static clv_status check_all_supported(const decision *d)
 {
 	for (node_id n = 0; n < d->from->nodes.n && !d->t->o->fallback; n++)
 		if (d->no[n])
-			return refuse(d, d->no, CLV_E_UNSUPPORTED, "not everything can be compiled, and fallback is off:");
+			return fail_not_compiled(d, d->no, CLV_E_UNSUPPORTED,
+			                         "not everything can be compiled, and fallback is off:");
 	return CLV_OK;
 }
 
@@ -180,7 +178,7 @@ static clv_status put_in_order(decision *d, node_id *firsts, node_id *ends)
 	return find_externals(d);
 }
 
-static clv_status choose(decision *d, const int64_t *sizes)
+static clv_status choose_segments(decision *d, const int64_t *sizes)
 {
 	const clv_trace_options *o = d->t->o;
 	segments_spec spec = {.no = d->no,
@@ -199,7 +197,7 @@ static clv_status choose(decision *d, const int64_t *sizes)
 	return st;
 }
 
-/* ---- culprits ------------------------------------------------------------------------------------------------------ */
+/* ---- bisecting failures ------------------------------------------------------------------------------------------------------ */
 
 /* Of the ordered plan, as nodes of the plan in the artifact. */
 static node_id original(const decision *d, node_id k)
@@ -225,7 +223,7 @@ static node_id halve(const decision *d, node_id first, node_id end)
 	return first;
 }
 
-static clv_status tell(const tracer *t, const decision *d, node_id n, const char *why)
+static clv_status log_rejected(const tracer *t, const decision *d, node_id n, const char *why)
 {
 	strbuf b = STRBUF_INIT;
 	char *text;
@@ -257,13 +255,13 @@ static void shorten(const char *why, char *out, size_t room)
 		snprintf(out + k, room - (size_t)k, " %.*s", (int)(end - last), why + last);
 }
 
-/* A node of the ordered plan, and all that stays with it. */
-static clv_status convict(decision *d, node_id k, const char *why)
+/* Puts node k of the ordered plan, and its whole unit, on the tape. */
+static clv_status reject_unit(decision *d, node_id k, const char *why)
 {
 	char line[400];
 	shorten(why, line, sizeof line);
 	uint32_t unit = unit_at(d, k);
-	TRY(tell(d->t, d, original(d, k), line));
+	TRY(log_rejected(d->t, d, original(d, k), line));
 	while (k > 0 && unit_at(d, k - 1) == unit)
 		k--;
 	for (; k < d->ordered.p->nodes.n && unit_at(d, k) == unit; k++)
@@ -272,31 +270,27 @@ static clv_status convict(decision *d, node_id k, const char *why)
 }
 
 /* A range that fails. */
-typedef struct suspect {
+typedef struct candidate {
 	node_id first, end;
-	char *why; /* owned */
-} suspect;
+	const char *why; /* in the decision's texts */
+} candidate;
 
-typedef VEC(suspect) suspects;
+typedef VEC(candidate) candidates;
 
-typedef struct search {
+typedef struct bisection {
 	decision *d;
-	suspects now, next;
+	candidates now, next;
 	VEC(attempt) halves; /* two for each of `now` that can be halved, in order */
-} search;
+} bisection;
 
-static clv_status suspect_add(search *s, const attempt *a)
+static clv_status candidate_add(bisection *s, const attempt *a)
 {
-	suspect x = {a->segment.first, a->segment.end, mem_strdup(a->why, strlen(a->why))};
-	if (!x.why)
-		return fail_nomem();
-	clv_status st = vec_push(&s->next, x);
-	if (st != CLV_OK)
-		mem_free(x.why);
-	return st;
+	const char *why = arena_str(&s->d->texts, a->why);
+	TRY(arena_status(&s->d->texts));
+	return vec_push(&s->next, ((candidate){a->segment.first, a->segment.end, why}));
 }
 
-static clv_status half_add(search *s, node_id first, node_id end)
+static clv_status half_add(bisection *s, node_id first, node_id end)
 {
 	attempt a;
 	clv_status st = attempt_init(&s->d->ordered, first, end, &a);
@@ -308,20 +302,20 @@ static clv_status half_add(search *s, node_id first, node_id end)
 	return st;
 }
 
-/* What the compiler named, the only unit that is left, or two halves to look at. */
-static clv_status question(search *s, const suspect *x)
+/* Adds two halves to test, or rejects the only unit that is left. */
+static clv_status test_halves(bisection *s, const candidate *x)
 {
 	node_id middle = halve(s->d, x->first, x->end);
 	if (middle == x->first)
-		return convict(s->d, x->first, x->why);
+		return reject_unit(s->d, x->first, x->why);
 	TRY(half_add(s, x->first, middle));
 	return half_add(s, middle, x->end);
 }
 
-static clv_status convict_named(decision *d, const attempt *a)
+static clv_status reject_named(decision *d, const attempt *a)
 {
 	for (uint32_t i = 0; i < a->blamed.n; i++)
-		TRY(convict(d, a->blamed.at[i], a->why));
+		TRY(reject_unit(d, a->blamed.at[i], a->why));
 	return CLV_OK;
 }
 
@@ -333,16 +327,16 @@ static clv_status try_range(decision *d, node_id first, node_id end, attempt *a)
 	return st == CLV_OK ? attempts_run(&d->ordered, a, 1) : st;
 }
 
-/* A range fails, and neither of its halves does: something in the second half does not go with what is before it. Its
-   first such unit is the one after which the range from `first` on begins to fail. */
-static clv_status find_partner(search *s, node_id first, node_id middle, node_id end, const char *why)
+/* A range fails, and neither of its halves does: something in the second half fails together with a node before it. It is
+   the first unit with which the range from `first` on begins to fail. */
+static clv_status find_partner(bisection *s, node_id first, node_id middle, node_id end, const char *why)
 {
 	for (node_id low = middle, at; (at = halve(s->d, low, end)) != low;) {
 		attempt a;
 		clv_status st = try_range(s->d, first, at, &a);
 		bool failed = st == CLV_OK && a.why, named = failed && a.blamed.n;
 		if (named)
-			st = convict_named(s->d, &a);
+			st = reject_named(s->d, &a);
 		attempt_free(&a);
 		if (st != CLV_OK || named)
 			return st;
@@ -351,46 +345,44 @@ static clv_status find_partner(search *s, node_id first, node_id middle, node_id
 		else
 			low = at;
 	}
-	return convict(s->d, end - 1, why);
+	return reject_unit(s->d, end - 1, why);
 }
 
-/* Both halves of a range that failed: those that fail too are looked into. */
-static clv_status follow(search *s, const attempt *a, const attempt *b, const char *why)
+/* Follows up both halves of a range that failed: those that fail too become candidates. */
+static clv_status follow_halves(bisection *s, const attempt *a, const attempt *b, const char *why)
 {
 	const attempt *both[] = {a, b};
 	for (int i = 0; i < 2; i++) {
 		if (!both[i]->why)
 			continue;
-		TRY(both[i]->blamed.n ? convict_named(s->d, both[i]) : suspect_add(s, both[i]));
+		TRY(both[i]->blamed.n ? reject_named(s->d, both[i]) : candidate_add(s, both[i]));
 	}
 	if (a->why || b->why)
 		return CLV_OK;
 	return find_partner(s, a->segment.first, a->segment.end, b->segment.end, why);
 }
 
-static void search_clear(search *s)
+static void bisection_clear(bisection *s)
 {
-	for (uint32_t i = 0; i < s->now.n; i++)
-		mem_free(s->now.at[i].why);
 	for (uint32_t i = 0; i < s->halves.n; i++)
 		attempt_free(&s->halves.at[i]);
 	s->now.n = s->halves.n = 0;
 }
 
-/* What was found becomes what is looked at. */
-static void search_next(search *s)
+/* The candidates that were found become the current ones. */
+static void bisection_next(bisection *s)
 {
-	search_clear(s);
-	suspects empty = s->now;
+	bisection_clear(s);
+	candidates empty = s->now;
 	s->now = s->next;
 	s->next = empty;
 }
 
-/* Where none of so many pieces can be compiled it is no single operator, and each further piece would cost a compile. After so
-   many jobs a trace has searched long enough. */
+/* If none of HOPELESS pieces compiles, the cause is no single operator, and each further piece would cost a compile. After
+   MOST_JOBS jobs a trace has searched long enough. */
 enum { HOPELESS = 8, MOST_JOBS = 128 };
 
-static bool is_hopeless(const search *s)
+static bool is_hopeless(const bisection *s)
 {
 	for (uint32_t i = 0; i < s->halves.n; i++)
 		if (!s->halves.at[i].why || s->halves.at[i].blamed.n)
@@ -398,59 +390,59 @@ static bool is_hopeless(const search *s)
 	return s->halves.n >= HOPELESS;
 }
 
-static clv_status convict_range(search *s, node_id first, node_id end, const char *why)
+static clv_status reject_range(bisection *s, node_id first, node_id end, const char *why)
 {
 	for (node_id k = first; k < end; k++)
-		TRY(convict(s->d, k, why));
+		TRY(reject_unit(s->d, k, why));
 	return CLV_OK;
 }
 
-static clv_status convict_halves(search *s)
+static clv_status reject_halves(bisection *s)
 {
 	for (uint32_t i = 0; i < s->halves.n; i++)
-		TRY(convict_range(s, s->halves.at[i].segment.first, s->halves.at[i].segment.end, s->halves.at[i].why));
+		TRY(reject_range(s, s->halves.at[i].segment.first, s->halves.at[i].segment.end, s->halves.at[i].why));
 	return CLV_OK;
 }
 
-static clv_status convict_suspects(search *s)
+static clv_status reject_candidates(bisection *s)
 {
 	for (uint32_t i = 0; i < s->now.n; i++)
-		TRY(convict_range(s, s->now.at[i].first, s->now.at[i].end, s->now.at[i].why));
+		TRY(reject_range(s, s->now.at[i].first, s->now.at[i].end, s->now.at[i].why));
 	return CLV_OK;
 }
 
-static clv_status search_round(search *s)
+static clv_status bisect_round(bisection *s)
 {
 	if (s->d->t->jobs > MOST_JOBS)
-		return convict_suspects(s);
+		return reject_candidates(s);
 	for (uint32_t i = 0; i < s->now.n; i++)
-		TRY(question(s, &s->now.at[i]));
+		TRY(test_halves(s, &s->now.at[i]));
 	TRY(attempts_run(&s->d->ordered, s->halves.at, s->halves.n));
 	if (is_hopeless(s))
-		return convict_halves(s);
+		return reject_halves(s);
 	for (uint32_t i = 0, h = 0; h + 1 < s->halves.n; i++) {
 		const attempt *a = &s->halves.at[h];
 		if (s->now.at[i].first != a->segment.first)
 			continue; /* it could not be halved */
-		TRY(follow(s, a, &s->halves.at[h + 1], s->now.at[i].why));
+		TRY(follow_halves(s, a, &s->halves.at[h + 1], s->now.at[i].why));
 		h += 2;
 	}
 	return CLV_OK;
 }
 
-static clv_status find_culprits(decision *d)
+static clv_status bisect_failures(decision *d)
 {
-	search s = {.d = d};
+	bisection s = {.d = d};
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; i < d->n && st == CLV_OK; i++)
 		if (d->at[i].why)
-			st = d->at[i].blamed.n ? convict_named(d, &d->at[i]) : suspect_add(&s, &d->at[i]);
+			st = d->at[i].blamed.n ? reject_named(d, &d->at[i]) : candidate_add(&s, &d->at[i]);
 	while (s.next.n && st == CLV_OK) {
-		search_next(&s);
-		st = search_round(&s);
+		bisection_next(&s);
+		st = bisect_round(&s);
 	}
-	search_next(&s);
-	search_clear(&s);
+	bisection_next(&s);
+	bisection_clear(&s);
 	vec_free(&s.now);
 	vec_free(&s.next);
 	vec_free(&s.halves);
@@ -468,7 +460,7 @@ static bool any_failed(const decision *d)
 }
 
 /* Segments that cost more than they give run on the tape, unless all of it is to be compiled. */
-static clv_status weigh(decision *d)
+static clv_status weigh_segments(decision *d)
 {
 	const clv_trace_options *o = d->t->o;
 	if (o->keep_slower || !o->fallback)
@@ -487,15 +479,15 @@ static clv_status decide_at(decision *d, const int64_t *sizes)
 	TRY(check_all_supported(d));
 	for (;;) {
 		decision_reset(d);
-		TRY(choose(d, sizes));
+		TRY(choose_segments(d, sizes));
 		if (d->t->o->dryrun || d->n == 0)
 			return CLV_OK;
 		TRY(attempts_run(&d->ordered, d->at, d->n));
 		if (!any_failed(d))
 			TRY(attempts_time(&d->ordered, d->at, d->n));
 		if (!any_failed(d))
-			return weigh(d);
-		TRY(find_culprits(d));
+			return weigh_segments(d);
+		TRY(bisect_failures(d));
 		TRY(check_all_supported(d));
 	}
 }
@@ -505,10 +497,10 @@ static clv_status leave_all(decision *d, const char *why)
 	d->no = arena_alloc(&d->texts, (d->from->nodes.n + 1) * sizeof *d->no);
 	for (node_id n = 0; d->no && n < d->from->nodes.n; n++)
 		d->no[n] = why;
-	return d->no ? choose(d, NULL) : fail_nomem();
+	return d->no ? choose_segments(d, NULL) : fail_nomem();
 }
 
-static clv_status decide(decision *d)
+static clv_status decide_plan(decision *d)
 {
 	if (d->ordered.calls.n == 0)
 		return leave_all(d, "no example has the sizes that this plan is for");
@@ -552,7 +544,7 @@ static clv_status add_facts(artifact *a, const tracer *t, attempt *from)
 	return add_fact(a, s, "bytes_out", "%.0f", (double)from->bytes_out);
 }
 
-static clv_status seal(artifact *a, const plan *p, artifact_segment *s)
+static clv_status seal_segment(artifact *a, const plan *p, artifact_segment *s)
 {
 	compiled made = {0};
 	char text[SEAL_TEXT];
@@ -582,7 +574,7 @@ static clv_status own_members(artifact *a, const decision *d, artifact_segment *
 	return st;
 }
 
-static clv_status put_plan(artifact *a, decision *d)
+static clv_status put_traced_plan(artifact *a, decision *d)
 {
 	for (uint32_t i = 0; i < d->n && !d->t->o->dryrun; i++) {
 		TRY(add_facts(a, d->t, &d->at[i]));
@@ -591,7 +583,7 @@ static clv_status put_plan(artifact *a, decision *d)
 			TRY(artifact_add_dropped(a, d->number, &d->at[i].segment));
 			continue;
 		}
-		TRY(seal(a, d->ordered.p, &d->at[i].segment));
+		TRY(seal_segment(a, d->ordered.p, &d->at[i].segment));
 		TRY(own_members(a, d, &d->at[i].segment));
 		TRY(artifact_add_segment(a, d->number, &d->at[i].segment));
 	}
@@ -614,7 +606,7 @@ static clv_status note_number(artifact *a, const char *key, uint32_t n)
 	return artifact_note_add(a, key, text);
 }
 
-/* What a file that was traced before says about that. */
+/* Drops the notes of an earlier trace. */
 static void forget_notes(artifact *a)
 {
 	static const char *const keys[] = {"minimum_segment_size", "backend", "eager_ms", "tape_ms", "traced_ms"};
@@ -648,7 +640,7 @@ static clv_status note_example(const tracer *t, artifact *a)
 	return st;
 }
 
-static clv_status put_notes(const tracer *t, artifact *a)
+static clv_status put_trace_notes(const tracer *t, artifact *a)
 {
 	forget_notes(a);
 	TRY(note_example(t, a));
@@ -673,9 +665,9 @@ static clv_status put_together(tracer *t, decision *all, artifact **out)
 			plan_free(plans[i]);
 	mem_free(plans);
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
-		st = put_plan(a, &all[i]);
+		st = put_traced_plan(a, &all[i]);
 	if (st == CLV_OK)
-		st = put_notes(t, a);
+		st = put_trace_notes(t, a);
 	if (st == CLV_OK)
 		*out = a;
 	else
@@ -692,17 +684,18 @@ static clv_status check_enough(const decision *all, uint32_t n)
 		for (node_id k = 0; k < nodes; k++)
 			compiled_nodes += d->chosen.reason[k] == NULL || !strcmp(d->chosen.reason[k], SLOWER); /* it could be */
 		if (!o->fallback && compiled_nodes < nodes)
-			return refuse(d, d->chosen.reason, CLV_E_UNSUPPORTED,
-			              "not everything could be compiled, and fallback is off:");
+			return fail_not_compiled(d, d->chosen.reason, CLV_E_UNSUPPORTED,
+			                         "not everything could be compiled, and fallback is off:");
 		if (nodes && (double)compiled_nodes < o->support_threshold * (double)nodes)
-			return refuse(d, d->chosen.reason, CLV_E_INVALID, "less of the model could be compiled than is asked for:");
+			return fail_not_compiled(d, d->chosen.reason, CLV_E_INVALID,
+			                         "less of the model could be compiled than is asked for:");
 	}
 	return CLV_OK;
 }
 
 /* ---- the tracer ------------------------------------------------------------------------------------------------------ */
 
-static clv_status check_options(const clv_artifact *a, const clv_trace_options *o)
+static clv_status check_trace_options(const clv_artifact *a, const clv_trace_options *o)
 {
 	if (!o->backend)
 		return fail(CLV_E_INVALID, "clv_trace: no back end is named");
@@ -768,7 +761,7 @@ typedef struct call_plan {
 	uint32_t plan;
 } call_plan;
 
-/* Which of several plans for the same sizes an example is for is seen when they run. */
+/* Of several plans for the same sizes, the one that serves an example shows when they run. */
 static clv_status try_call(void *ctx, uint32_t i)
 {
 	call_plan *c = ctx;
@@ -807,7 +800,7 @@ static clv_status trace_all(tracer *t, decision *all, artifact **out)
 	}
 	TRY(assign_calls(t, all));
 	for (uint32_t i = 0; i < n; i++) {
-		clv_status st = decide(&all[i]);
+		clv_status st = decide_plan(&all[i]);
 		if (st != CLV_OK)
 			return n > 1 ? fail_more(st, "plan %u", i) : st;
 	}
@@ -821,7 +814,7 @@ clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, cl
 	if (!a || !out)
 		return fail(CLV_E_INVALID, "clv_trace needs an artifact and a place for the new one");
 	TRY(options_read(&o, sizeof o, options, "clv_trace_options"));
-	TRY(check_options(a, &o));
+	TRY(check_trace_options(a, &o));
 	tracer t = {.from = a, .o = &o};
 	decision *all = mem_alloc((a->plans.n + 1) * sizeof *all);
 	clv_status st = all ? tracer_open(&t) : fail_nomem();

@@ -2,12 +2,12 @@
  *
  *     support ──▶ segments ──▶ attempts: layouts, jobs, comparison ──▶ weighed ──▶ artifact
  *        ▲                          │ one fails
- *        └── its culprit is out ◀── narrowed down
+ *        └── the bad unit is out ◀── bisected
  *
- * trace.c has the loop, trace_try.c the attempts, trace_check.c runs plans to see layouts, to compare and to time,
- * trace_weigh.c drops what is slower than the tape. An attempt is a range of nodes that is compiled and compared with the
- * tape; segments are, and so are their halves while a culprit is looked for. What was compiled is remembered by content:
- * choosing segments again compiles only what is new. */
+ * trace.c has the loop, trace_try.c the attempts; trace_check.c runs plans to record layouts, to compare and to time;
+ * trace_weigh.c drops segments that are slower than the tape. An attempt is a range of nodes that is compiled and compared
+ * with the tape: a segment, or half of one while a failure is bisected. Results are remembered by content: choosing
+ * segments again compiles only what is new. */
 #ifndef EXEC_TRACE_H
 #define EXEC_TRACE_H
 
@@ -31,7 +31,7 @@ typedef struct tracer {
 	const backend *b;
 	runtime *r;     /* of `from`, without compiled parts: its tensors are what plans run on */
 	cache kept;     /* of compiled segments */
-	strbuf context; /* what results depend on beside the job: versions, this CPU */
+	strbuf context; /* what results depend on besides the job: versions, this CPU */
 	char *folder;   /* of the jobs */
 	bool temporary; /* it is removed at the end */
 	uint32_t jobs;  /* that were made, for their names */
@@ -51,7 +51,7 @@ typedef struct trace_plan {
 
 typedef struct attempt {
 	artifact_segment segment; /* the range, its sizes and layouts; once it is compiled, needs and members: borrowed */
-	bool half;                /* made to find a culprit; it will not be kept */
+	bool half;                /* made to bisect a failure; it will not be kept */
 	code *code;               /* empty until it is compiled */
 	uint32_t made;            /* in tracer->made; NONE: not yet */
 	char *why;                /* NULL: it can be used; owned */

@@ -1,12 +1,12 @@
-/* Runs of a plan with some ranges watched: how their tensors are laid out, whether compiled code gives what the tape
- * gives, and how long it takes. The program runs its tape; what stands in for a range is called beside it, on the same
- * inputs. */
+/* Runs a plan with some ranges watched: records how their tensors are laid out, compares compiled code with the tape, and
+ * times both. The program runs its tape; the compiled code of a range runs in addition, on the same inputs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "exec/beside.h"
+#include "base/number.h"
+#include "exec/tolerance.h"
 #include "exec/trace.h"
 
 typedef struct times {
@@ -26,7 +26,7 @@ typedef struct watch {
 /* ---- layouts ------------------------------------------------------------------------------------------------------ */
 
 /* Dimensions from the slowest to the fastest; row by row where elements do not lie side by side. */
-static void find_order(const br_meta *m, uint32_t *order)
+static void memory_order_of(const br_meta *m, uint32_t *order)
 {
 	for (uint32_t d = 0; d < m->ndim; d++) {
 		uint32_t at = d;
@@ -56,7 +56,7 @@ static clv_status take_orders(br_tensor *const *tensors, uint32_t n, uint32_t *o
 		TRY(br_meta_get(tensors[i], &m));
 		if (at + m.ndim > norders)
 			return fail(CLV_E_INPUT, "a tensor has other dimensions than the plan says");
-		find_order(&m, orders + at);
+		memory_order_of(&m, orders + at);
 		at += m.ndim;
 		*bytes += m.strided ? br_numel(tensors[i]) * br_itemsize(tensors[i]) : 0;
 	}
@@ -75,7 +75,7 @@ static clv_status disagree(attempt *a, const watch *w, uint32_t output, double e
 	return strbuf_take(&b, &a->why);
 }
 
-static clv_status compare(attempt *a, const watch *w, br_tensor *const *got, br_tensor *const *want, uint32_t n)
+static clv_status compare_outputs(attempt *a, const watch *w, br_tensor *const *got, br_tensor *const *want, uint32_t n)
 {
 	for (uint32_t i = 0; i < n && !a->why; i++) {
 		double error, scale;
@@ -93,7 +93,7 @@ static clv_status compare(attempt *a, const watch *w, br_tensor *const *got, br_
 	return CLV_OK;
 }
 
-static clv_status run_code(attempt *a, const segment_call *c, br_tensor *const *inputs, br_tensor **out, double *ms)
+static clv_status run_compiled(attempt *a, const segment_call *c, br_tensor *const *inputs, br_tensor **out, double *ms)
 {
 	double start = clock_seconds();
 	clv_status st = code_run_view(a->code, c->v, c->sizes, inputs, out);
@@ -106,8 +106,8 @@ static clv_status run_code(attempt *a, const segment_call *c, br_tensor *const *
 	return a->why ? CLV_OK : fail_nomem();
 }
 
-/* Code gets copies: if it writes into them, the tape that runs beside it goes on with what it had. */
-static clv_status copy_all(br_tensor *const *from, uint32_t n, br_tensor **to)
+/* Code gets copies: if it writes into them, the tape still has its own. */
+static clv_status clone_all(br_tensor *const *from, uint32_t n, br_tensor **to)
 {
 	for (uint32_t i = 0; i < n; i++)
 		TRY(br_clone(from[i], false, &to[i]));
@@ -131,11 +131,11 @@ static clv_status compare_inputs(attempt *a, br_tensor *const *given, br_tensor 
 static clv_status run_and_compare(const watch *w, attempt *a, const segment_call *c, br_tensor **in, br_tensor **out)
 {
 	double ms;
-	TRY(copy_all(c->inputs, c->v->inputs.n, in));
-	TRY(run_code(a, c, in, out, &ms));
+	TRY(clone_all(c->inputs, c->v->inputs.n, in));
+	TRY(run_compiled(a, c, in, out, &ms));
 	if (!a->why)
 		TRY(compare_inputs(a, in, c->inputs, c->v->inputs.n));
-	return a->why ? CLV_OK : compare(a, w, out, c->outputs, c->v->outputs.n);
+	return a->why ? CLV_OK : compare_outputs(a, w, out, c->outputs, c->v->outputs.n);
 }
 
 /* It has left its inputs alone before. */
@@ -143,7 +143,7 @@ static clv_status run_and_time(const watch *w, attempt *a, const segment_call *c
 {
 	times *t = &w->times[a - w->at];
 	double ms;
-	TRY(run_code(a, c, c->inputs, out, &ms));
+	TRY(run_compiled(a, c, c->inputs, out, &ms));
 	if (a->why || t->n == MOST_ROUNDS)
 		return CLV_OK;
 	t->code[t->n] = ms;
@@ -151,7 +151,7 @@ static clv_status run_and_time(const watch *w, attempt *a, const segment_call *c
 	return CLV_OK;
 }
 
-static clv_status see(void *ctx, const segment_call *c)
+static clv_status watch_segment(void *ctx, const segment_call *c)
 {
 	watch *w = ctx;
 	attempt *a = w->at;
@@ -260,7 +260,7 @@ static clv_status watch_once(watch *w, const watched *x, uint32_t i)
 {
 	double ms;
 	w->call = w->p->calls.at[i];
-	return trace_run(x->g, x->externals, &w->p->t->o->calls[w->call], see, w, &ms);
+	return trace_run(x->g, x->externals, &w->p->t->o->calls[w->call], watch_segment, w, &ms);
 }
 
 static clv_status watch_calls(watch *w, uint32_t ncalls)
@@ -300,17 +300,11 @@ bool rounds_go_on(rounds *r, bool example)
 	return r->n++ < (late ? LEAST_ROUNDS : MOST_ROUNDS);
 }
 
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
 double undisturbed(double *ms, uint32_t n)
 {
 	if (n == 0)
 		return -1;
-	qsort(ms, n, sizeof *ms, by_size);
+	numbers_sort(ms, n);
 	return ms[n / 4];
 }
 

@@ -1,4 +1,4 @@
-/* Attempts: ranges of a plan as jobs for the compiler, compiled and compared. What is known by content is not compiled
+/* Attempts: compiles ranges of a plan as jobs and compares them with the tape. A range of known content is not compiled
  * again. */
 #include <stdio.h>
 #include <string.h>
@@ -103,7 +103,7 @@ static clv_status foresee_sizes(const trace_plan *p, const view *v, const int64_
 	                   : CLV_OK;
 }
 
-static clv_status foresee(const trace_plan *p, const int64_t *example, attempt *a)
+static clv_status refuse_early(const trace_plan *p, const int64_t *example, attempt *a)
 {
 	view v;
 	TRY(view_segment(p->p, &p->live, a->segment.first, a->segment.end, &v));
@@ -134,9 +134,8 @@ static void job_texts_free(job_texts *j)
 static clv_status describe_input(const plan *p, value_id id, const uint32_t *order, job_texts *j)
 {
 	const value *v = &p->values.at[id];
-	const char **shape = arena_alloc(&j->arena, (v->ndim + 1) * sizeof *shape);
-	if (!shape)
-		return fail_nomem();
+	const char **shape = arena_array(&j->arena, v->ndim, sizeof *shape);
+	TRY(arena_status(&j->arena));
 	for (uint32_t d = 0; d < v->ndim; d++) {
 		strbuf b = STRBUF_INIT;
 		expr_print(p, p->dims.at[v->shape + d], &b);
@@ -150,7 +149,7 @@ static clv_status describe_input(const plan *p, value_id id, const uint32_t *ord
 	return vec_push(&j->inputs, t);
 }
 
-static clv_status describe(const trace_plan *p, const attempt *a, const int64_t *example, job_texts *j)
+static clv_status describe_job(const trace_plan *p, const attempt *a, const int64_t *example, job_texts *j)
 {
 	view v;
 	for (uint32_t i = 0; i < p->p->symbols.n; i++) {
@@ -265,15 +264,15 @@ static clv_status find_or_add(batch *b, attempt *a, const job_spec *spec, artifa
 	return st;
 }
 
-static clv_status prepare(batch *b, attempt *a)
+static clv_status prepare_attempt(batch *b, attempt *a)
 {
 	artifact *alone;
 	job_texts texts = {0};
 	TRY(set_sizes(b->p, b->example, a));
-	TRY(foresee(b->p, b->example, a));
+	TRY(refuse_early(b->p, b->example, a));
 	if (a->why)
 		return CLV_OK;
-	clv_status st = describe(b->p, a, b->example, &texts);
+	clv_status st = describe_job(b->p, a, b->example, &texts);
 	if (st == CLV_OK)
 		st = artifact_take_nodes(b->p->a, b->p->number, a->segment.first, a->segment.end, &alone);
 	if (st == CLV_OK) {
@@ -287,7 +286,7 @@ static clv_status prepare(batch *b, attempt *a)
 
 /* ---- compiling ---------------------------------------------------------------------------------------------------- */
 
-static bool tick(void *ctx, const job *jobs, uint32_t n)
+static bool report_progress(void *ctx, const job *jobs, uint32_t n)
 {
 	const tracer *t = ctx;
 	uint32_t done = 0;
@@ -307,7 +306,7 @@ static clv_status compile_here(batch *b)
 	for (uint32_t i = 0; i < b->jobs.n; i++) {
 		job *j = &b->jobs.at[i];
 		j->state = JOB_RUNS;
-		if (!tick((void *)t, b->jobs.at, b->jobs.n))
+		if (!report_progress((void *)t, b->jobs.at, b->jobs.n))
 			return fail(CLV_E_CANCELLED, "tracing was stopped");
 		clv_status st = t->b->compile(t->b->ctx, j->dir, &j->made);
 		if (st != CLV_OK && !fault_of_code(st))
@@ -330,12 +329,12 @@ static clv_status compile_apart(batch *b)
 	                  .env = t->o->env,
 	                  .timeout = t->o->timeout,
 	                  .parallel = t->o->parallel,
-	                  .tick = tick,
+	                  .tick = report_progress,
 	                  .ctx = (void *)t};
 	return jobs_run(b->jobs.at, b->jobs.n, &spec);
 }
 
-static clv_status blame(const batch *b, const attempt *a, const job *j, trace_made *m)
+static clv_status note_blamed(const batch *b, const attempt *a, const job *j, trace_made *m)
 {
 	artifact *alone;
 	node_names *names = NULL;
@@ -376,7 +375,7 @@ static clv_status take_result(batch *b, uint32_t i)
 		j->message = NULL;
 		if (!m->why && !(m->why = mem_strdup("the compiler failed", 19)))
 			return fail_nomem();
-		return blame(b, a, j, m);
+		return note_blamed(b, a, j, m);
 	default: return fail(CLV_E_CANCELLED, "tracing was stopped");
 	}
 }
@@ -417,7 +416,7 @@ static clv_status fill_segment(const tracer *t, attempt *a)
 	return CLV_OK;
 }
 
-static clv_status load(const trace_plan *p, attempt *a)
+static clv_status load_attempt(const trace_plan *p, attempt *a)
 {
 	const char *reason = NULL;
 	arena texts = {0};
@@ -444,7 +443,7 @@ static clv_status load(const trace_plan *p, attempt *a)
 }
 
 /* What agrees is worth keeping. A cache that cannot be written costs time later, and nothing now. */
-static void keep(const tracer *t, const attempt *a)
+static void cache_attempt(const tracer *t, const attempt *a)
 {
 	if (a->why)
 		return;
@@ -475,15 +474,15 @@ clv_status attempts_run(trace_plan *p, attempt *at, uint32_t n)
 	if (st == CLV_OK)
 		st = attempts_look(p, at, n);
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
-		st = prepare(&b, &at[i]);
+		st = prepare_attempt(&b, &at[i]);
 	if (st == CLV_OK)
 		st = compile_all(&b);
 	batch_free(&b);
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
-		st = load(p, &at[i]);
+		st = load_attempt(p, &at[i]);
 	if (st == CLV_OK)
 		st = attempts_check(p, at, n);
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
-		keep(p->t, &at[i]);
+		cache_attempt(p->t, &at[i]);
 	return st;
 }

@@ -1,13 +1,14 @@
-/* Which compiled segments are worth it. One that takes longer than the tape of its nodes is dropped; then the whole runs
- * beside the whole tape, and as long as it takes longer, more are: what a segment costs around it, and what it does to its
- * neighbours, shows only there. Other numbers than the tape's are worth it for less time alone. */
+/* Drops compiled segments that are not worth it.
+ *
+ * First those that take longer than the tape of their nodes. Then the traced model is timed against the tape, and segments
+ * are dropped as long as it is slower: costs around a segment, and effects on its neighbours, show only there. Other
+ * numbers than the tape's are accepted only for less time. */
 #include <stdio.h>
 
 #include "exec/trace.h"
 #include "optimize/optimize.h"
 
-static const double GAIN =
-	0.97; /* of the tape's time: as much has to be gained for a difference to be more than noise */
+static const double GAIN = 0.97; /* of the tape's time; a smaller difference may be noise */
 
 typedef struct weighing {
 	trace_plan *p;
@@ -106,7 +107,7 @@ static clv_status weigh_whole(weighing *w, bool *slower)
 
 /* ---- segments ----------------------------------------------------------------------------------------------------- */
 
-static void say(const weighing *w, const attempt *a, const char *why)
+static void log_dropped(const weighing *w, const attempt *a, const char *why)
 {
 	const clv_trace_options *o = w->p->t->o;
 	char line[160];
@@ -132,7 +133,7 @@ static attempt *least_gain(const weighing *w)
 	return found;
 }
 
-static uint32_t left(const weighing *w)
+static uint32_t count_kept(const weighing *w)
 {
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < w->n; i++)
@@ -143,10 +144,10 @@ static uint32_t left(const weighing *w)
 /* Of many, several at a time: each step costs runs of the whole. */
 static void drop_some(weighing *w)
 {
-	for (uint32_t i = (left(w) + 3) / 4; i > 0; i--) {
+	for (uint32_t i = (count_kept(w) + 3) / 4; i > 0; i--) {
 		attempt *a = least_gain(w);
 		a->dropped = SLOW_IN_WHOLE;
-		say(w, a, "with it the whole is slower");
+		log_dropped(w, a, "with it the whole is slower");
 	}
 }
 
@@ -156,9 +157,9 @@ clv_status attempts_weigh(trace_plan *p, attempt *at, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		at[i].dropped = loses(&at[i]) ? SLOW : KEPT;
 		if (at[i].dropped)
-			say(&w, &at[i], "it is slower");
+			log_dropped(&w, &at[i], "it is slower");
 	}
-	while (left(&w)) {
+	while (count_kept(&w)) {
 		bool slower;
 		TRY(weigh_whole(&w, &slower));
 		if (!slower)

@@ -1,4 +1,4 @@
-/* Takes a run back: see undo.h. */
+/* Takes back a run that a guard ended: restores the tensors and random generators that it changed. */
 #include "exec/undo.h"
 
 #include <string.h>
@@ -80,7 +80,7 @@ static clv_status add_device(undo *u, const char *device)
 	return vec_push(&u->devices, device);
 }
 
-static clv_status find_written(undo *u, const clv_program *g, const bool *written)
+static clv_status find_written_tensors(undo *u, const clv_program *g, const bool *written)
 {
 	const view *v = &g->v;
 	for (uint32_t i = 0; i < v->inputs.n; i++)
@@ -92,7 +92,7 @@ static clv_status find_written(undo *u, const clv_program *g, const bool *writte
 	return CLV_OK;
 }
 
-static clv_status look_at_node(undo *u, const plan *p, node_id id, bool *written)
+static clv_status note_node_changes(undo *u, const plan *p, node_id id, bool *written)
 {
 	const node *n = &p->nodes.at[id];
 	for (uint32_t k = 0; k < n->nwrites; k++)
@@ -104,14 +104,14 @@ static clv_status look_at_node(undo *u, const plan *p, node_id id, bool *written
 	return add_device(u, result_device(p, n));
 }
 
-static clv_status look(undo *u, const clv_program *g, node_id end, bool *written)
+static clv_status find_changes(undo *u, const clv_program *g, node_id end, bool *written)
 {
 	const view *v = &g->v;
 	for (uint32_t i = 0; i < v->nodes.n && v->nodes.at[i] < end; i++)
-		TRY(look_at_node(u, g->p, v->nodes.at[i], written));
+		TRY(note_node_changes(u, g->p, v->nodes.at[i], written));
 	if (v->nodes.n)
 		written_through(g->p, v->nodes.at[0], end, written);
-	return find_written(u, g, written);
+	return find_written_tensors(u, g, written);
 }
 
 clv_status undo_new(const clv_program *g, undo **out)
@@ -122,7 +122,7 @@ clv_status undo_new(const clv_program *g, undo **out)
 		return CLV_OK;
 	undo *u = mem_alloc(sizeof *u);
 	bool *written = mem_alloc((g->p->values.n + 1) * sizeof *written);
-	clv_status st = u && written ? look(u, g, end, written) : fail_nomem();
+	clv_status st = u && written ? find_changes(u, g, end, written) : fail_nomem();
 	mem_free(written);
 	if (st != CLV_OK || !(u->lost || u->inputs.n || u->externals.n || u->devices.n))
 		undo_free(u);
@@ -143,7 +143,7 @@ void undo_free(undo *u)
 
 /* ---- around a run --------------------------------------------------------------------------------------------------- */
 
-static clv_status copy_all(const undo *u, const run_spec *r, undo_log *log)
+static clv_status copy_changed(const undo *u, const run_spec *r, undo_log *log)
 {
 	for (uint32_t i = 0; i < u->inputs.n; i++, log->n++)
 		TRY(br_clone(r->inputs[u->inputs.at[i]], false, &log->tensors[log->n]));
@@ -159,7 +159,7 @@ clv_status undo_begin(const undo *u, const run_spec *r, undo_log *log)
 	*log = (undo_log){.tensors = mem_alloc((u->inputs.n + u->externals.n + u->devices.n + 1) * sizeof *log->tensors)};
 	if (!log->tensors)
 		return fail_nomem();
-	clv_status st = copy_all(u, r, log);
+	clv_status st = copy_changed(u, r, log);
 	if (st != CLV_OK)
 		undo_end(log);
 	return st;

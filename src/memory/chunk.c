@@ -1,4 +1,4 @@
-/* Chunks of memory for runs: see chunk.h. */
+/* Chunks of memory that runs take and give back. */
 #include "memory/chunk.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* From a trace to a layout. */
+/* Makes a layout, a place for each block of memory, from the trace of a run. */
 #include "memory/layout.h"
 
 #include <string.h>
@@ -60,7 +60,7 @@ static clv_status place_all(layout *l, const traced_block *at)
 	return st;
 }
 
-/* ---- who had the bytes before ---------------------------------------------------------------------------------- */
+/* ---- the blocks that had the bytes before ---------------------------------------------------------------------------------- */
 
 /* Bytes up to `end` were had last by a block; parts are in order and leave nothing out. */
 typedef struct part {

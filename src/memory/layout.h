@@ -1,9 +1,9 @@
-/* What a run asked for, and where a run that asks for the same gets it.
+/* Layouts: a place in memory for each block that a run asks for, planned from the trace of an earlier run.
  *
- * A trace is the list of blocks that the steps of a run asked for, with the events at which they came and went. A
- * layout is made of it: for the k-th request of each step a place, or none for what outlived the run. A layout does
- * not rely on runs being alike: it names, for each block, those that had its bytes before (`before`), and who serves
- * requests gives a place only when these are free. */
+ * A trace is the list of blocks that the steps of a run asked for, with the events at which they came and went. A layout
+ * has a place for the k-th request of each step, or none for a block that outlived the run. It does not rely on runs being
+ * alike: it lists for each block those that had its bytes before (`before`), and a place is given out only when these are
+ * free. */
 #ifndef MEMORY_LAYOUT_H
 #define MEMORY_LAYOUT_H
 

@@ -1,9 +1,12 @@
-/* Greedy placement: blocks in some order, each into the smallest gap between those it shares time with. In the order
- * of time also between two walls, each block beside that neighbour which stays longest: a chain of results then goes
- * from wall to wall, and needs no more than any two of them. */
+/* Places blocks greedily: in some order, each into the smallest gap between the blocks that live at the same time.
+ *
+ * In the order of time also between two walls, each block next to the neighbour that lives longest: a chain of results then
+ * alternates between the walls, and needs no more than any two of them. */
 #include "memory/place.h"
 
 #include <string.h>
+
+#include "base/arena.h"
 
 /* What is tried is quadratic; beyond this many steps it would be felt. */
 static const uint64_t MOST_STEPS = UINT64_C(1) << 24;
@@ -238,6 +241,7 @@ static clv_status check_blocks(const place_block *at, uint32_t n)
 clv_status place_blocks(place_block *at, uint32_t n, uint64_t *bytes, uint64_t *bound)
 {
 	uint32_t alive;
+	arena scratch = {0};
 	placing s = {.at = at, .n = n, .best_bytes = PLACE_NONE};
 	*bytes = 0;
 	*bound = 0;
@@ -245,20 +249,17 @@ clv_status place_blocks(place_block *at, uint32_t n, uint64_t *bytes, uint64_t *
 		return CLV_OK;
 	TRY(check_blocks(at, n));
 	TRY(most_alive(at, n, bound, &alive));
-	s.order = mem_alloc(n * sizeof *s.order);
-	s.offsets = mem_alloc(n * sizeof *s.offsets);
-	s.best = mem_alloc(n * sizeof *s.best);
-	s.placed = mem_alloc(n * sizeof *s.placed);
-	bool there = s.order && s.offsets && s.best && s.placed;
-	if (there)
+	s.order = arena_array(&scratch, n, sizeof *s.order);
+	s.offsets = arena_array(&scratch, n, sizeof *s.offsets);
+	s.best = arena_array(&scratch, n, sizeof *s.best);
+	s.placed = arena_ids(&scratch, n);
+	clv_status st = arena_status(&scratch);
+	if (st == CLV_OK)
 		try_orders(&s, *bound, alive);
-	for (uint32_t i = 0; there && i < n; i++)
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
 		at[i].offset = s.best_bytes == PLACE_NONE ? PLACE_NONE : s.best[i];
-	if (there && s.best_bytes != PLACE_NONE)
+	if (st == CLV_OK && s.best_bytes != PLACE_NONE)
 		*bytes = s.best_bytes;
-	mem_free(s.order);
-	mem_free(s.offsets);
-	mem_free(s.best);
-	mem_free(s.placed);
-	return there ? CLV_OK : fail_nomem();
+	arena_free(&scratch);
+	return st;
 }

@@ -1,4 +1,4 @@
-/* Pools: see pool.h. */
+/* Pools: trace the memory requests of a first run, and serve later runs from a planned chunk. */
 #include "memory/pool.h"
 
 #include <stdatomic.h>
@@ -100,7 +100,7 @@ void pool_free(pool *p)
 	mem_free(p);
 }
 
-static sizes *find_sizes(pool *p, const int64_t *key)
+static sizes *find_known_sizes(pool *p, const int64_t *key)
 {
 	for (uint32_t i = 0; i < MOST_SIZES; i++)
 		if (p->at[i].key && (!p->nkey || !memcmp(p->at[i].key, key, p->nkey * sizeof *key)))
@@ -171,9 +171,9 @@ static bool take_chunk(pool_run *r, layout *l)
 }
 
 /* What the run is to do; false: nothing. */
-static bool start(pool_run *r, const int64_t *key)
+static bool start_run(pool_run *r, const int64_t *key)
 {
-	sizes *known = find_sizes(r->p, key), *z = known ? known : add_sizes(r->p, key);
+	sizes *known = find_known_sizes(r->p, key), *z = known ? known : add_sizes(r->p, key);
 	if (!z)
 		return false;
 	z->used = ++r->p->clock;
@@ -195,7 +195,7 @@ pool_run *pool_enter(pool *p, const int64_t *key)
 		return NULL;
 	r->p = p;
 	memory_lock();
-	bool started = start(r, key);
+	bool started = start_run(r, key);
 	if (started)
 		register_run(r);
 	memory_unlock();
@@ -248,8 +248,8 @@ static void note_counts(const pool_run *r)
 	                   .bound = r->l->bound};
 }
 
-/* Who goes otherwise is traced again, but not for ever. What keeps blocks beyond its runs would keep chunks. */
-static void judge(pool_run *r, bool held)
+/* A run that differs from its trace is traced again, up to a limit. A run that keeps blocks would keep chunks. */
+static void note_differences(pool_run *r, bool held)
 {
 	for (uint32_t i = 0; i < MOST_SIZES; i++) {
 		sizes *z = &r->p->at[i];
@@ -265,7 +265,7 @@ static void end_served(pool_run *r, bool complete)
 	memory_lock();
 	bool held = atomic_load(&r->c->live) != 0;
 	if (held)
-		atomic_fetch_add(&watching, 1); /* first: who releases a held block meanwhile must find somebody watching */
+		atomic_fetch_add(&watching, 1); /* first: a thread that releases a held block meanwhile must see it */
 	unregister_run(r);
 	if (held) {
 		r->p->held++;
@@ -274,7 +274,7 @@ static void end_served(pool_run *r, bool complete)
 		chunk_give(r->c);
 	}
 	if (complete) {
-		judge(r, held);
+		note_differences(r, held);
 		note_counts(r);
 	}
 	unref_layout(r->l);
@@ -347,7 +347,7 @@ static bool is_free(pool_run *r, uint32_t i, uint32_t depth)
 	return true;
 }
 
-static void *give(pool_run *r, uint32_t i)
+static void *give_place(pool_run *r, uint32_t i)
 {
 	unsigned char *at = r->c->at + r->l->blocks[i].offset;
 	memcpy(at - MEMORY_ALIGN, &i, sizeof i); /* for who releases it */
@@ -367,7 +367,7 @@ void *pool_serve(size_t size)
 		uint32_t i = r->now++;
 		const planned_block *b = &r->l->blocks[i];
 		if (b->offset != PLACE_NONE && size <= b->size && is_free(r, i, 0))
-			return give(r, i);
+			return give_place(r, i);
 		r->missed += b->offset != PLACE_NONE;
 	} else {
 		r->missed++;
@@ -454,7 +454,7 @@ bool pool_release(const void *at)
 	return ours;
 }
 
-/* ---- to be told ------------------------------------------------------------------------------------------------ */
+/* ---- counts and report ------------------------------------------------------------------------------------------------ */
 
 void pool_count(pool *p, pool_counts *out)
 {

@@ -46,7 +46,7 @@ bool pool_note(const void *at, size_t size);
 /* True: it was a pool's, and is released; false: give it back to where it came from. */
 bool pool_release(const void *at);
 
-/* ---- to be told ------------------------------------------------------------------------------------------------ */
+/* ---- counts and report ------------------------------------------------------------------------------------------------ */
 
 typedef struct pool_counts {
 	uint64_t served;  /* runs that had a chunk */

@@ -1,4 +1,4 @@
-/* Recycling: see recycle.h. */
+/* Recycles memory during a capture: keeps released blocks and hands them out again. */
 #include "memory/recycle.h"
 
 #include <pthread.h>
@@ -110,7 +110,7 @@ static size_t room_for(size_t size)
 }
 
 /* Of the first busy block that does not lie before `at`. */
-static uint32_t find(const void *at)
+static uint32_t find_busy(const void *at)
 {
 	uint32_t low = 0, high = busy.n;
 	while (low < high) {
@@ -125,7 +125,7 @@ static uint32_t find(const void *at)
 
 static void make_busy(block b)
 {
-	uint32_t i = find(b.at);
+	uint32_t i = find_busy(b.at);
 	if (vec_push(&busy, b) != CLV_OK)
 		return; /* it will be given back to where it came from */
 	memmove(&busy.at[i + 1], &busy.at[i], (busy.n - 1 - i) * sizeof b);
@@ -172,7 +172,7 @@ void recycle_note(void *at, size_t room)
 /* Out of those in use; one of no size: it is none of them. */
 static block end_use(const void *at)
 {
-	uint32_t i = find(at);
+	uint32_t i = find_busy(at);
 	block b = {0};
 	if (i == busy.n || busy.at[i].at != at)
 		return b;

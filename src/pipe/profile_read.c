@@ -1,16 +1,11 @@
-/* Reads files of profiles, which may be anybody's: every number is finite and not negative, every text is plain. */
+/* Reads profile files, which are not trusted: every number must be finite and not negative, every text plain. */
 #include <math.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "file/json.h"
 #include "file/safetensors.h"
 #include "pipe/profile_keys.h"
-
-static int by_size(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
 
 /* Between two samples in proportion. */
 static double quantile(const double *sorted, uint32_t n, double q)
@@ -22,7 +17,7 @@ static double quantile(const double *sorted, uint32_t n, double q)
 
 spread spread_of(double *samples, uint32_t n)
 {
-	qsort(samples, n, sizeof *samples, by_size);
+	numbers_sort(samples, n);
 	return (spread){quantile(samples, n, 0.5), quantile(samples, n, 0.25), quantile(samples, n, 0.75), samples[0],
 	                samples[n - 1]};
 }

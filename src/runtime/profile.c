@@ -1,4 +1,4 @@
-/* Profiles: what each node of a runtime took, run by run. */
+/* Profiles of a runtime: the time of each node, run by run. */
 #include <string.h>
 
 #include "base/options.h"
@@ -77,7 +77,7 @@ static clv_status add_times(const runtime_plan *e, uint32_t steps, uint32_t s, c
 	return CLV_OK;
 }
 
-static clv_status describe(const runtime *r, uint32_t plan_number, uint32_t s, clv_profile_node *out)
+static clv_status describe_node_profile(const runtime *r, uint32_t plan_number, uint32_t s, clv_profile_node *out)
 {
 	runtime_plan *e = &((runtime *)r)->plans.at[plan_number];
 	const plan *p = e->of.p;
@@ -100,6 +100,6 @@ clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile
 	uint32_t k = 0;
 	for (; i >= listed(r, &r->plans.at[k]); k++)
 		i -= listed(r, &r->plans.at[k]);
-	TRY(describe(r, k, i, &x));
+	TRY(describe_node_profile(r, k, i, &x));
 	return options_write(out, &x, sizeof x, "clv_profile_node");
 }

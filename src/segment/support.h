@@ -1,4 +1,4 @@
-/* The back ends that are built in: what each takes. */
+/* Which nodes each built-in back end takes. */
 #ifndef SEGMENT_SUPPORT_H
 #define SEGMENT_SUPPORT_H
 

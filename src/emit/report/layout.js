@@ -1,4 +1,4 @@
-/* Where the boxes stand. Layers from top to bottom, box by box from the innermost outwards.
+/* Lays out the boxes: layers from top to bottom, box by box from the innermost outwards.
  *
  * In each open box: children get layers (longest path), long edges get a lane through the layers between, layers are
  * ordered by barycentres, and x comes from least squares with a minimum distance (pool adjacent violators). An edge that

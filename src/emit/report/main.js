@@ -1,4 +1,4 @@
-/* The page's state, and what follows from a change of it. */
+/* The state of the page, and what is redrawn when it changes. */
 
 const state = {
   cut: -1,

@@ -1,4 +1,4 @@
-/* What is said in words and numbers: the cut, the details of a box, segments, the legend. */
+/* The panel: text and numbers about the cut, a box, segments, and the legend. */
 
 /* ---- the cut ---- */
 

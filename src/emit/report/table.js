@@ -4,63 +4,30 @@ const ROW = 30;
 const body = $('rows'),
   scroller = $('table-scroll');
 
+/* of: what a column sorts by; show: how that is written. */
+const cost = (key, name, show) => ({key, name, of: k => state.costs[key][k], show, number: true});
+const same = x => x;
 const COLUMNS = [
-  {key: 'position', name: 'after', of: k => k, show: k => showInt(k), number: true},
-  {key: 'name', name: 'node', of: k => plan.nodeName[k], show: k => plan.nodeName[k]},
-  {key: 'module', name: 'module', of: k => scopePath(plan.nodeScope[k]), show: k => scopePath(plan.nodeScope[k])},
-  {
-    key: 'latency',
-    name: 'latency',
-    of: k => state.latency.total[k],
-    show: k => showTime(state.latency.total[k]),
-    number: true,
-  },
-  {
-    key: 'bytes',
-    name: 'bytes',
-    of: k => state.costs.bytes[k],
-    show: k => showBytes(state.costs.bytes[k]),
-    number: true,
-  },
+  {key: 'position', name: 'after', of: same, show: showInt, number: true},
+  {key: 'name', name: 'node', of: k => plan.nodeName[k], show: same},
+  {key: 'module', name: 'module', of: k => scopePath(plan.nodeScope[k]), show: same},
+  {key: 'latency', name: 'latency', of: k => state.latency.total[k], show: showTime, number: true},
+  cost('bytes', 'bytes', showBytes),
   {
     key: 'formula',
     name: 'formula',
     of: k => state.costs.bytes[k],
-    show: k => formulas[k] ?? '',
+    show: (bytes, k) => formulas[k] ?? '',
     hidden: !plan.symbols.length,
     wide: true,
   },
-  {key: 'tensors', name: 'tensors', of: k => plan.tensors[k], show: k => plan.tensors[k], number: true},
-  {key: 'work', name: 'work before', of: k => workShare(k), show: k => showShare(workShare(k)), number: true},
-  {
-    key: 'prefixParams',
-    name: 'params before',
-    of: k => state.costs.prefixParams[k],
-    show: k => showCount(state.costs.prefixParams[k]),
-    number: true,
-  },
-  {
-    key: 'suffixParams',
-    name: 'params after',
-    of: k => state.costs.suffixParams[k],
-    show: k => showCount(state.costs.suffixParams[k]),
-    number: true,
-  },
-  {
-    key: 'prefixMemory',
-    name: 'memory before',
-    of: k => state.costs.prefixMemory[k],
-    show: k => showBytes(state.costs.prefixMemory[k]),
-    number: true,
-  },
-  {
-    key: 'suffixMemory',
-    name: 'memory after',
-    of: k => state.costs.suffixMemory[k],
-    show: k => showBytes(state.costs.suffixMemory[k]),
-    number: true,
-  },
-  {key: 'note', name: 'note', of: k => noteOf(k), show: k => noteOf(k), wide: true},
+  {key: 'tensors', name: 'tensors', of: k => plan.tensors[k], show: same, number: true},
+  {key: 'work', name: 'work before', of: k => workShare(k), show: showShare, number: true},
+  cost('prefixParams', 'params before', showCount),
+  cost('suffixParams', 'params after', showCount),
+  cost('prefixMemory', 'memory before', showBytes),
+  cost('suffixMemory', 'memory after', showBytes),
+  {key: 'note', name: 'note', of: k => noteOf(k), show: same, wide: true},
 ].filter(c => !c.hidden);
 
 const workShare = k => (state.costs.total ? state.costs.prefixFlops[k] / state.costs.total : (k + 1) / nodeCount);
@@ -151,7 +118,7 @@ function rowElement(k, i) {
     'tr',
     {class: kind, 'data-cut': k, 'aria-rowindex': i + 2, 'aria-selected': String(k === state.cut)},
     ...COLUMNS.map(c => {
-      const shown = String(c.show(k));
+      const shown = String(c.show(c.of(k), k));
       const cell = make(
         'td',
         {class: (c.number ? 'number ' : '') + c.key + (c.wide ? ' wide' : ''), title: shown.length > 24 ? shown : null},

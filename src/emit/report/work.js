@@ -1,4 +1,4 @@
-/* What every frontier costs at given sizes of the symbols, and how long it takes over a link.
+/* Computes the cost of every frontier at given sizes, and its time over a link.
  *
  * At the sizes that the page opens with the numbers are those that C counted. At other sizes they are counted here, the
  * way src/split/frontier.c does: every value is alive over an interval of positions, so all are sums over intervals. */

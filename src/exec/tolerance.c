@@ -1,4 +1,5 @@
-#include "exec/beside.h"
+/* Tolerances by dtype, and helpers for lists of outputs. */
+#include "exec/tolerance.h"
 
 #include <string.h>
 
@@ -7,14 +8,14 @@ typedef struct tolerance {
 	double rtol, atol;
 } tolerance;
 
-/* Of the largest number of a tensor, and beside that. */
+/* rtol: of the largest number of a tensor; atol: in addition. */
 static const tolerance tolerances[] = {
 	{DT_F64, 1e-10, 1e-12}, {DT_F32, 1e-4, 1e-5}, {DT_F16, 1e-2, 1e-3}, {DT_BF16, 5e-2, 1e-2}};
 
 static const double TF32_RTOL = 2e-3;
 
-/* Where all numbers are tiny, as those of models that were not trained, what is allowed beside must not hide them. */
-static double beside(double atol, double scale)
+/* Where all numbers are tiny, as in untrained models, the absolute tolerance must not hide them. */
+static double capped_atol(double atol, double scale)
 {
 	double most = scale / 100;
 	return scale > 0 && atol > most ? most : atol;
@@ -32,7 +33,7 @@ double tolerance_for(const br_meta *m, double scale, double rtol, double atol)
 	for (size_t i = 0; i < sizeof tolerances / sizeof *tolerances; i++)
 		if (tolerances[i].dtype == (dtype)m->dtype)
 			return (rtol < 0 ? tolerances[i].rtol : rtol) * scale +
-			       (atol < 0 ? beside(tolerances[i].atol, scale) : atol);
+			       (atol < 0 ? capped_atol(tolerances[i].atol, scale) : atol);
 	return 0;
 }
 

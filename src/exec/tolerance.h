@@ -1,6 +1,6 @@
-/* What runs beside the tape to be compared with it and timed: how far its numbers may be off, by dtype; its outputs. */
-#ifndef EXEC_BESIDE_H
-#define EXEC_BESIDE_H
+/* Comparing a run with the tape: how far its numbers may be off, by dtype, and helpers for lists of outputs. */
+#ifndef EXEC_TOLERANCE_H
+#define EXEC_TOLERANCE_H
 
 #include "bridge/bridge.h"
 
