@@ -87,12 +87,11 @@ clv_status stream_new(const char *root_class, stream **out)
 	stream_scope root = {arena_str(&s->a, ""), arena_str(&s->a, root_class)};
 	if (st == CLV_OK)
 		st = root.path && root.cls ? vec_push(&s->scopes, root) : fail_nomem();
-	if (st != CLV_OK) {
+	if (st == CLV_OK)
+		*out = s;
+	else
 		stream_free(s);
-		return st;
-	}
-	*out = s;
-	return CLV_OK;
+	return st;
 }
 
 void stream_free(stream *s)

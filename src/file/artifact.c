@@ -13,12 +13,11 @@ clv_status artifact_new(const char *part, artifact **out)
 	clv_status st = artifact_text(a, part, &a->part);
 	if (st == CLV_OK)
 		st = payload_new(PAYLOAD_WEIGHTS, &a->tensors);
-	if (st != CLV_OK) {
+	if (st == CLV_OK)
+		*out = a;
+	else
 		artifact_free(a);
-		return st;
-	}
-	*out = a;
-	return CLV_OK;
+	return st;
 }
 
 static void plan_entry_free(artifact_plan *e)

@@ -287,12 +287,11 @@ clv_status st_parse(const void *data, size_t n, st_file **out)
 	st_file *f = mem_alloc(sizeof *f);
 	TRY_MEM(f);
 	clv_status st = parse_into(f, data, n);
-	if (st != CLV_OK) {
+	if (st == CLV_OK)
+		*out = f;
+	else
 		st_free(f);
-		return st;
-	}
-	*out = f;
-	return CLV_OK;
+	return st;
 }
 
 void st_free(st_file *f)

@@ -26,12 +26,11 @@ clv_status plan_new(plan **out)
 	plan *p = mem_alloc(sizeof *p);
 	TRY_MEM(p);
 	clv_status st = plan_init(p);
-	if (st != CLV_OK) {
+	if (st == CLV_OK)
+		*out = p;
+	else
 		plan_free(p);
-		return st;
-	}
-	*out = p;
-	return CLV_OK;
+	return st;
 }
 
 static void intern_free(struct plan_intern *in)

@@ -257,11 +257,9 @@ static int precedence(const expr *x)
 static void print_operand(const plan *p, expr_id e, int least, strbuf *b)
 {
 	bool wrap = e < p->exprs.n && precedence(&p->exprs.at[e]) < least;
-	if (wrap)
-		strbuf_putc(b, '(');
+	strbuf_puts(b, wrap ? "(" : "");
 	expr_print(p, e, b);
-	if (wrap)
-		strbuf_putc(b, ')');
+	strbuf_puts(b, wrap ? ")" : "");
 }
 
 bool expr_starts_with_paren(const plan *p, expr_id e)

@@ -16,6 +16,7 @@ typedef struct line {
 	symbol_id s;
 	uint32_t n;
 	int64_t *x, *y;
+	int64_t *t; /* scratch: what an inner formula gives at each point */
 } line;
 
 typedef struct fitting {
@@ -121,66 +122,53 @@ static int64_t gcd(int64_t a, int64_t b)
 	return a < 0 ? -a : a;
 }
 
-/* a*((x+s)//g)+b where all x are g apart: a line in steps, of a model that takes multiples alone */
-static clv_status fit_steps(plan *p, const line *l, expr_id x, expr_id *out)
+/* a*((x+s) op d)+b with op // or % */
+static clv_status fit_quotient(plan *p, const line *l, expr_id x, expr_op op, int64_t d, int64_t s, expr_id *out)
 {
-	int64_t g = 0, a, b, dy, ax;
-	for (uint32_t i = 1; i < l->n; i++)
-		g = gcd(g, l->x[i] - l->x[0]); /* sizes: no overflow */
-	if (l->n < 4 || g < 2 || l->x[0] < 0 || __builtin_sub_overflow(l->y[1], l->y[0], &dy))
-		return CLV_OK;
-	int64_t steps = (l->x[1] - l->x[0]) / g, s = (g - l->x[0] % g) % g, first = (l->x[0] + s) / g;
-	if (dy % steps)
-		return CLV_OK;
-	a = dy / steps;
-	if (__builtin_mul_overflow(a, first, &ax) || __builtin_sub_overflow(l->y[0], ax, &b))
-		return CLV_OK;
+	int64_t a, b;
 	for (uint32_t i = 0; i < l->n; i++) {
-		int64_t y;
-		if (!affine_at(a, b, (l->x[i] + s) / g, &y) || y != l->y[i])
-			return CLV_OK;
+		int64_t q = floor_div(l->x[i] + s, d);
+		l->t[i] = op == EXPR_FLOORDIV ? q : l->x[i] + s - q * d;
 	}
+	/* A quotient that took fewer than three values could be many things. */
+	if ((op == EXPR_FLOORDIV && !three_values(l->t, l->n)) || !affine_in(l, l->t, &a, &b))
+		return CLV_OK;
 	expr_id e;
 	TRY(make_affine(p, x, 1, s, &e));
-	TRY(make_with_const(p, EXPR_FLOORDIV, e, g, &e));
+	TRY(make_with_const(p, op, e, d, &e));
 	return make_affine(p, e, a, b, out);
 }
 
-/* a*((x+s) op d)+b for one d, with op // or %, 0 <= s < d */
-static clv_status fit_divisor(plan *p, const line *l, expr_id x, expr_op op, int64_t d, int64_t *t, expr_id *out)
+/* a*((x+s)//g)+b where all x are g apart: a line in steps, of a model that takes multiples alone */
+static clv_status fit_steps(plan *p, const line *l, expr_id x, expr_id *out)
 {
-	int64_t a, b;
-	for (int64_t s = 0; s < d; s++) {
-		for (uint32_t i = 0; i < l->n; i++) {
-			int64_t q = floor_div(l->x[i] + s, d);
-			t[i] = op == EXPR_FLOORDIV ? q : l->x[i] + s - q * d;
-		}
-		/* A quotient that took fewer than three values could be many things. */
-		if ((op == EXPR_FLOORDIV && !three_values(t, l->n)) || !affine_in(l, t, &a, &b))
-			continue;
-		expr_id e;
-		TRY(make_affine(p, x, 1, s, &e));
-		TRY(make_with_const(p, op, e, d, &e));
-		return make_affine(p, e, a, b, out);
-	}
+	int64_t g = 0;
+	for (uint32_t i = 1; i < l->n; i++)
+		g = gcd(g, l->x[i] - l->x[0]); /* sizes: no overflow */
+	if (l->n < 4 || g < 2 || l->x[0] < 0)
+		return CLV_OK;
+	return fit_quotient(p, l, x, EXPR_FLOORDIV, g, (g - l->x[0] % g) % g, out);
+}
+
+/* The same for one d, 0 <= s < d */
+static clv_status fit_divisor(plan *p, const line *l, expr_id x, expr_op op, int64_t d, expr_id *out)
+{
+	for (int64_t s = 0; s < d && *out == NONE; s++)
+		TRY(fit_quotient(p, l, x, op, d, s, out));
 	return CLV_OK;
 }
 
 static clv_status fit_division(plan *p, const line *l, expr_id x, expr_op op, expr_id *out)
 {
-	clv_status st = CLV_OK;
 	if (l->n < 5)
 		return CLV_OK;
-	int64_t *t = mem_alloc(l->n * sizeof *t);
-	TRY_MEM(t);
 	/* Strides of convolutions multiply up to powers of two: where few points leave a choice, one of them it is. */
-	for (int64_t d = 2; d <= DIVISOR_MAX && *out == NONE && st == CLV_OK; d *= 2)
-		st = fit_divisor(p, l, x, op, d, t, out);
-	for (int64_t d = 3; d <= DIVISOR_MAX && *out == NONE && st == CLV_OK; d++)
+	for (int64_t d = 2; d <= DIVISOR_MAX && *out == NONE; d *= 2)
+		TRY(fit_divisor(p, l, x, op, d, out));
+	for (int64_t d = 3; d <= DIVISOR_MAX && *out == NONE; d++)
 		if (d & (d - 1))
-			st = fit_divisor(p, l, x, op, d, t, out);
-	mem_free(t);
-	return st;
+			TRY(fit_divisor(p, l, x, op, d, out));
+	return CLV_OK;
 }
 
 /* a*x*x+b*x+c through the first three points by divided differences; checked at the others. Numbers too large for plain
@@ -311,7 +299,7 @@ static void line_add(line *l, int64_t x, int64_t y)
 /* The points on the line of symbol s; with `all`, every point, seen along s. */
 static line line_of(const fitting *f, symbol_id s, bool all, int64_t *scratch)
 {
-	line l = {.s = s, .x = scratch, .y = scratch + f->points->n};
+	line l = {.s = s, .x = scratch, .y = scratch + f->points->n, .t = scratch + 2 * (size_t)f->points->n};
 	for (uint32_t i = 0; i < f->points->n; i++)
 		if (all || on_line(f, i, s))
 			line_add(&l, row(f, i)[s], f->y[i]);
@@ -571,7 +559,7 @@ clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id 
 		return fail(CLV_E_INVALID, "nothing to fit");
 	expr_id *parts = mem_alloc((points->nsymbols + 1) * sizeof *parts);
 	f.moving = mem_alloc((points->nsymbols + 1) * sizeof *f.moving);
-	int64_t *scratch = mem_alloc(2 * (size_t)points->n * sizeof *scratch);
+	int64_t *scratch = mem_alloc(3 * (size_t)points->n * sizeof *scratch);
 	clv_status st = parts && scratch && f.moving ? fit_all(&f, parts, scratch) : fail_nomem();
 	if (st == CLV_OK && f.found == NONE && points->nsymbols > 1)
 		st = offer_data(&f, scratch);

@@ -97,12 +97,11 @@ clv_status node_names_new(const plan *p, node_names **out)
 	clv_status st = name_all(t, p);
 	vec_free(&t->bases);
 	table_free(&t->by_base);
-	if (st != CLV_OK) {
+	if (st == CLV_OK)
+		*out = t;
+	else
 		node_names_free(t);
-		return st;
-	}
-	*out = t;
-	return CLV_OK;
+	return st;
 }
 
 void node_names_free(node_names *t)

@@ -200,11 +200,9 @@ static void print_literal(const plan *p, const arg *a, uint32_t end, unsigned de
 
 static void print_any(const plan *p, const arg *a, uint32_t end, unsigned depth, strbuf *b)
 {
-	if (a->wrapped)
-		strbuf_puts(b, "num(");
+	strbuf_puts(b, a->wrapped ? "num(" : "");
 	print_literal(p, a, end, depth, b);
-	if (a->wrapped)
-		strbuf_putc(b, ')');
+	strbuf_puts(b, a->wrapped ? ")" : "");
 }
 
 static void print_arg(const plan *p, uint32_t at, unsigned depth, strbuf *b)

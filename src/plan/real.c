@@ -189,11 +189,9 @@ static int precedence(const plan *p, real_id r)
 static void print_operand(const plan *p, real_id r, int least, strbuf *b)
 {
 	bool wrap = precedence(p, r) < least;
-	if (wrap)
-		strbuf_putc(b, '(');
+	strbuf_puts(b, wrap ? "(" : "");
 	real_print(p, r, b);
-	if (wrap)
-		strbuf_putc(b, ')');
+	strbuf_puts(b, wrap ? ")" : "");
 }
 
 static void print_int(const plan *p, expr_id e, strbuf *b)

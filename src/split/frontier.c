@@ -432,12 +432,11 @@ clv_status clv_frontiers_create(const clv_plan *p, const clv_sizes *sizes, clv_f
 	TRY_MEM(f);
 	f->p = p;
 	clv_status st = find_frontiers(f, sizes);
-	if (st != CLV_OK) {
+	if (st == CLV_OK)
+		*out = f;
+	else
 		clv_frontiers_free(f);
-		return st;
-	}
-	*out = f;
-	return CLV_OK;
+	return st;
 }
 
 static void free_formulas(formula_table *t, uint32_t n)
