@@ -1,7 +1,7 @@
-"""The command line of the package. `capture` is done here, because a model is Python code; `demo` is a module of its
-own; everything else is the C command, and this process becomes it.
+"""The command line of the package. `capture` runs here, because a model is Python code; `demo` is a module of its own;
+for everything else this process becomes the C command.
 
-Help is the C command's (src/cli/capture.c): the tables there have the texts, for the same options as here."""
+The help texts of the options are in src/cli/capture.c."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from .split import SplitRuntime, prepare_split
 
 DONE, FAILED, USAGE = 0, 1, 2
 BATCH = "B"
-_EXAMPLE_BATCH = 2  # rows of a batch whose size nobody gave
+_EXAMPLE_BATCH = 2  # rows of a batch for which no size is given
 
 
 class Complaint(Exception):
-    """Ends a command: what is wrong, what to do about it, and the exit status."""
+    """Ends a command with what is wrong, what to do about it, and the exit status."""
 
     def __init__(self, text: str, hint: str = "", status: int = FAILED) -> None:
         super().__init__(text)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _leading_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options before the command, which every command takes, and what follows them."""
+    """The options before the command, which every command takes, and the rest."""
     n = 0
     while n < len(argv) and argv[n].startswith("-"):
         n += 2 if argv[n] == "--color" else 1
@@ -76,7 +76,7 @@ def _leading_options(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def find_command() -> str | None:
-    """The C command of the environment that this package is in; of a build first, where the package is in one."""
+    """The C command of this environment; for a package in a build folder, the one of that build."""
     package = Path(__file__).parent
     schemes = [None, f"{os.name}_user"]
     folders = [package.parent.parent, Path(sys.executable).parent]
@@ -88,7 +88,7 @@ def find_command() -> str | None:
 def _command() -> str:
     path = find_command()
     if path is None:
-        raise Complaint("the cleave command is not installed beside this package", "`pip install` of Cleave has it")
+        raise Complaint("the cleave command is not installed with this package", "`pip install` of Cleave has it")
     return path
 
 
@@ -100,18 +100,18 @@ def _become(argv: Sequence[str]) -> int:
 
 
 def _list_all(argv: Sequence[str]) -> int:
-    """What the C command lists, and what only this package has."""
+    """The commands of the C command, and the one that only this package has."""
     done = subprocess.run([_command(), *argv], check=False)
     out = sys.stderr if done.returncode else sys.stdout
     print("\n`python -m cleave` takes all of these, and `demo`: a ResNet-18, captured, cut and compared.", file=out)
     return done.returncode
 
 
-# ---- saying what is wrong
+# ---- errors
 
 
 class Style(NamedTuple):
-    """How a user wants to be spoken to."""
+    """Colours and verbosity."""
 
     color: str = "auto"
     quiet: bool = False
@@ -168,7 +168,7 @@ def _color(argv: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _doing(what: str) -> Iterator[None]:
-    """Code of the user's runs: what it raises is said in one line."""
+    """Around the user's code: turns what it raises into one line."""
     try:
         yield
     except (CleaveError, Complaint, OSError):
@@ -276,7 +276,7 @@ def _factory_arguments(o: argparse.Namespace) -> tuple[list[Any], dict[str, Any]
 
 
 def resolve(target: str) -> Any:
-    """What package.module:a.b or file.py:a.b names."""
+    """The object that package.module:a.b or file.py:a.b names."""
     where, colon, path = target.rpartition(":")
     if not colon or not where or not path:
         hint = "a target is package.module:factory, file.py:factory or file.pt2"
@@ -323,7 +323,7 @@ def _from_file(path: str) -> Any:
 
 
 def build(target: str, found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-    """The model: what a factory returns, or the very thing that was named."""
+    """The model: what a factory returns, or the named object itself."""
     given = bool(args or kwargs)
     if not callable(found):
         raise Complaint(f"{target} is of the type {type(found).__name__}: it cannot be called")
@@ -358,12 +358,12 @@ def _signature(found: Any) -> str:
 
 
 def load_weights(model: Any, path: str) -> None:
-    """Parameters and buffers by name: all of them, and nothing else. A tied one needs one of its names only."""
+    """Loads parameters and buffers by name: all of them, and nothing else. A tied one needs only one of its names."""
     if not isinstance(model, nn.Module):
-        raise Complaint(f"--weights are for a module, and {type(model).__name__} is none")
+        raise Complaint(f"--weights needs a module, and this is a {type(model).__name__}")
     state = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
     stored = _example.read_file(path)
-    if path.endswith(".clv"):  # it also has what no state_dict has: constants, tensors in attributes
+    if path.endswith(".clv"):  # it also has constants and tensors in attributes, which no state_dict has
         stored = {name: t for name, t in stored.items() if name in state}
     there = {(t.data_ptr(), t.shape, t.stride()) for name, t in state.items() if name in stored}
     tied = {name for name, t in state.items() if (t.data_ptr(), t.shape, t.stride()) in there}
@@ -385,7 +385,7 @@ def load_weights(model: Any, path: str) -> None:
 
 
 class Call(NamedTuple):
-    """What the model is captured with."""
+    """The inputs that the model is captured with, and the sizes that may change."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -399,7 +399,7 @@ def make_call(o: argparse.Namespace, model: Callable[..., Any], device: torch.de
     specs = [_example.parse(text) for text in o.input]
     ranges = _pairs("--dim", o.dim, _range)
     if o.dynamic_batch is not None and ranges.setdefault(BATCH, o.dynamic_batch) != o.dynamic_batch:
-        raise Complaint(f"--dynamic-batch and --dim {BATCH} give other ranges", status=USAGE)
+        raise Complaint(f"--dynamic-batch and --dim {BATCH} give different ranges", status=USAGE)
     sizes = _example_sizes(specs, _pairs("--size", o.size, _number), ranges)
     values = _example.Values(sizes, o.seed, device)
     args: list[Any] = []
@@ -424,7 +424,7 @@ def make_call(o: argparse.Namespace, model: Callable[..., Any], device: torch.de
 def _example_sizes(
     specs: Sequence[_example.Spec], given: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]
 ) -> dict[str, int]:
-    """A size for every symbol: as given, as in a file, or two rows for a batch."""
+    """A size for every symbol: as given, as in a file, or two rows for the batch."""
     sizes = {name: n for spec in specs for name, n in _example.stored_sizes(spec).items()} | dict(given)
     symbols = list(dict.fromkeys(s for spec in specs for s in spec.symbols))
     for name in [*given, *ranges]:
@@ -493,7 +493,7 @@ def _capture(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _telling(o: argparse.Namespace) -> Iterator[None]:
-    """News on standard error, as much as was asked for."""
+    """Sets up messages on standard error as the options ask."""
     top = logging.getLogger("cleave")
     before = top.handlers[:], top.level, progress._mode
     if o.verbose and not os.environ.get("CLEAVE_LOG"):
@@ -508,7 +508,7 @@ def _telling(o: argparse.Namespace) -> Iterator[None]:
 
 
 def _check(o: argparse.Namespace) -> None:
-    """What can be told before anything runs."""
+    """Checks what can be checked before anything runs."""
     if o.output is None and o.text is None:
         raise Complaint("there is nothing to write", "-o model.clv names a file", USAGE)
     if o.parts not in (None, "all") and o.boundary is None:
@@ -578,7 +578,7 @@ def _record(o: argparse.Namespace, model: Callable[..., Any], call: Call) -> Pla
     """The plan, or the split where there is a boundary, recorded at the sizes that were asked for."""
     points = _sizes(o)
     if points and call.batch is None and not call.dims:
-        raise Complaint("--sizes are for sizes that may change", "--dynamic-batch 1:64 says which", USAGE)
+        raise Complaint("--sizes needs sizes that may change", "--dynamic-batch 1:64 makes the batch one", USAGE)
     if o.boundary is None:
         plan = capture(
             model,
@@ -598,7 +598,7 @@ def _record(o: argparse.Namespace, model: Callable[..., Any], call: Call) -> Pla
 
 
 def _write(o: argparse.Namespace, made: Plan | SplitRuntime) -> list[str]:
-    """Writes what was asked for; the files of models."""
+    """Writes what was asked for. Returns the paths of the model files."""
     plan = made if isinstance(made, Plan) else made.trace_plan
     if o.text == "-":
         sys.stdout.write(plan.text)

@@ -65,7 +65,7 @@ def _given_back(
 
 @contextlib.contextmanager
 def _own_workspaces() -> Iterator[None]:
-    """cuBLAS keeps its workspace per stream; one that a graph uses must be in the graph's pool, and nobody else's."""
+    """cuBLAS keeps its workspace per stream; one that a graph uses must be in the graph's pool alone."""
     torch._C._cuda_clearCublasWorkspaces()
     try:
         yield
@@ -228,7 +228,7 @@ class GraphSegment:
     def _record(
         self, side: Any, inputs: list[torch.Tensor], symbols: list[int] | None, guards: list[torch.Tensor]
     ) -> tuple[Any, tuple[torch.Tensor, ...]]:
-        """Ends the capture whatever happens: a stream that is left capturing breaks the next call of anybody."""
+        """Always ends the capture: a stream that is left capturing breaks the next call of any code."""
         if self._pool is None or not self._graphs:  # a pool ends with the last graph that uses it
             self._pool = torch.cuda.graph_pool_handle()
         graph: Any = torch.cuda.CUDAGraph()

@@ -24,7 +24,7 @@ from .errors import ArgumentError, CaptureError, CleaveError, first_line
 Dims = dict[str, dict[int, str]]
 Ranges = dict[str, tuple[int, int]]
 
-_UNBOUNDED = 1 << 31  # a range that ends farther is no range that somebody gave
+_UNBOUNDED = 1 << 31  # a range that ends beyond this was not given by a user
 
 
 class Exported(NamedTuple):

@@ -26,7 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 from .errors import PipelineError, first_line
 
 AT_WORK = 0.02  # of the time between two beats: a process that uses the CPU for less does nothing
-LAST_TAG = (1 << 31) - 1  # of a message that nobody sends
+LAST_TAG = (1 << 31) - 1  # of a message that is never sent
 
 _made: dict[tuple[int, ...], int] = {}  # pipelines that this process has made so far, per set of ranks
 
@@ -39,7 +39,7 @@ def _default_store() -> Any:
 
 
 class BrokenConnection(Exception):
-    """A message did not go through; who is to blame is not known yet."""
+    """A message did not go through; which rank is the cause is not known yet."""
 
     def __init__(self, doing: str, peer: int, text: str) -> None:
         super().__init__(text)
@@ -87,13 +87,13 @@ class Peers:
         self._store = store
         self._beats = store.clone()  # a connection of its own: the main one may be waiting
         self._heard = dict.fromkeys(range(self.size), time.monotonic())  # when the last beat of each rank came
-        self._worked = dict(self._heard)  # when one last said that it did something
+        self._worked = dict(self._heard)  # when each rank last reported work
         self._seen: dict[int, bytes] = {}
-        self._left: dict[int, float] = {}  # who said goodbye, and when
+        self._left: dict[int, float] = {}  # ranks that have left, and when
         self.lost: str | None = None  # why no step can run any more
         self._noted = False  # the others can read why
         self.busy = False  # a step is under way
-        self.unseen = False  # messages are waited for elsewhere: that this process does nothing cannot be told
+        self.unseen = False  # torch waits for messages itself, so idle time of this process cannot be seen
         self._waits = self._work = 0  # waits that are under way, beats at which it did something
         self._cpu = self._cpu_at = 0.0  # CPU time of the process, and when that was read
         self._pause = min(0.5, timeout / 8)
@@ -112,7 +112,7 @@ class Peers:
         stages = ", ".join(map(str, self.stages_of[rank]))
         return f"rank {rank} (stage{'s' if len(self.stages_of[rank]) > 1 else ''} {stages})"
 
-    # ---- what is told once --------------------------------------------------------------------------------------
+    # ---- what is published once --------------------------------------------------------------------------------------
 
     def tell(self, key: str, what: Any) -> None:
         try:
@@ -121,7 +121,7 @@ class Peers:
             raise PipelineError(f"{self._store_gone(e)} while {self.name(self.rank)} was running") from e
 
     def ask(self, key: str, doing: str, peer: int) -> Any:
-        """What `peer` told under `key`; waits for it as long as nobody is lost."""
+        """What `peer` published under `key`; waits for it as long as no rank is lost."""
         pause, since = 5e-5, time.monotonic()
         try:
             with self._waiting():
@@ -159,7 +159,7 @@ class Peers:
         self.finish(wait)
 
     def finish(self, wait: Wait) -> None:
-        """Waits as long as nobody is lost."""
+        """Waits as long as no rank is lost."""
         since = time.monotonic()
         with self._waiting():
             while not wait.done.wait(self._pause):
@@ -186,7 +186,7 @@ class Peers:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Around a wait for a peer: this process does nothing meanwhile, and is not to blame for it."""
+        """Around a wait for a peer: this process is idle meanwhile, for a good reason."""
         self._waits += 1
         try:
             yield
@@ -205,11 +205,11 @@ class Peers:
             raise PipelineError(f"{why} while {self.name(self.rank)} was {doing}")
 
     def forget(self, key: str) -> None:
-        with suppress(dist.DistError):  # nobody waits for it
+        with suppress(dist.DistError):  # no rank waits for it
             self._store.delete_key(key)
 
     def agree(self, facts: Mapping[str, Any], more: Any) -> list[Any]:
-        """Checks that all processes have the same facts; gives what each told beside them, by rank."""
+        """Checks that all processes have the same facts; returns what else each published, by rank."""
         self.tell(f"setup/{self.rank}", {"facts": facts, "more": more})
         mine = json.loads(json.dumps(facts))
         others = []
@@ -237,12 +237,12 @@ class Peers:
         try:
             self._store.set(f"failed/{self.rank}", self.lost)
         except dist.DistError:
-            return  # whoever holds the store is gone, and the others see that themselves
+            return  # the process that holds the store is gone, and the others see that themselves
         if self.rank == 0:
             time.sleep(2 * self._pause)  # the store may end with this process: let the others read the note first
 
     def culprit(self, peer: int | None) -> str | None:
-        """Who is to blame for a connection (to `peer`) that broke, once notes and beats tell; None: all ranks live."""
+        """Which rank caused a broken connection (to `peer`), by note or silence; None: all ranks are alive."""
         until = time.monotonic() + self.timeout
         try:
             while not self.lost and time.monotonic() < until:
@@ -303,7 +303,7 @@ class Peers:
             self.group.abort()
 
     def close(self) -> None:
-        """Says goodbye, so that the others do not take the silence for a crash. The end of the process does it too."""
+        """Leaves the pipeline, so that the others do not take the silence for a crash. Also happens at exit."""
         self._close()
 
 
@@ -341,7 +341,7 @@ class Waiter:
         self._queue.put(None)
         last = self._last
         if last is not None and not last.done.is_set():
-            # What ends all waits of a gloo group is one that takes too long: for a message that nobody sends.
+            # A gloo group ends all its waits when one of them times out: wait for a message that is never sent.
             with suppress(RuntimeError):
                 group.recv([torch.empty(1)], last.peer, LAST_TAG).wait(timedelta(milliseconds=1))
         if self._thread is not threading.current_thread():
@@ -361,12 +361,12 @@ def _close(
     group: dist.ProcessGroup,
     beat: tuple[Any, str],
 ) -> None:
-    """No thread is left inside torch: one that comes back from there while Python ends takes the process with it."""
+    """Leaves no thread inside torch: one that returns from there while Python shuts down crashes the process."""
     stop.set()
     for waiter in waiters:
         waiter.end(group)
     if watch is not threading.current_thread():
         watch.join(1)
     store, key = beat
-    with suppress(dist.DistError):  # without a store there is nobody who could read it
+    with suppress(dist.DistError):  # without a store no rank could read it
         store.set(key, "end")

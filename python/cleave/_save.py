@@ -45,7 +45,7 @@ class PlanEntry(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a file says beside its plans."""
+    """The facts in a file besides its plans."""
 
     model: str
     batch: str = ""
@@ -94,7 +94,7 @@ def save(
 
 
 def check_part(part: str, cut: str | None) -> None:
-    """Raises what is wrong with a part that a user names."""
+    """Checks the part that a user names."""
     if not isinstance(part, str):
         raise TypeError(f"parts is a text, not {type(part).__name__}")
     if part.startswith("stage:"):
@@ -117,13 +117,13 @@ def _notes(head: Head, metadata: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_notes(metadata: Mapping[str, str] | None, taken: Mapping[str, str]) -> dict[str, str]:
-    """What a user adds to a file, beside what it says itself."""
+    """Checks the notes that a user adds to a file."""
     notes: dict[str, str] = {}
     for key, text in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"metadata is a dict of texts, not {key!r}: {text!r}")
         if key in taken:
-            raise ArgumentError(f"metadata cannot have {key!r}: the file says that itself")
+            raise ArgumentError(f"metadata cannot have the key {key!r}, which the file uses itself")
         notes[key] = text
     return notes
 
@@ -213,7 +213,7 @@ def _chosen(sized: Sized, how: str, rounds: Iterable[Sequence[Point]], limit: fl
 
 
 def _work(sized: Sized, point: Point) -> float:
-    """What a record costs, estimated: the operators' own work, and what it takes to look at each."""
+    """The estimated cost of a record: the operators' own work, and a constant for each node."""
     plan = sized.captured.plan
     looks = RECORD_WORK + NODE_WORK * float(plan.node_count())
     sizes = {name: n for name, n in zip(sized.names, point, strict=True) if name in sized.captured.symbols}
@@ -246,12 +246,12 @@ def _combined(sizes: Sequence[Sequence[int]], most: int | None) -> list[Point]:
 
 
 def unproven(sized: Sized, proven: Collection[Point]) -> int:
-    """How many sizes of the ranges a file refuses that is proven at these."""
+    """How many sizes of the ranges a file refuses that is proven at these points."""
     return math.prod(s.high - s.low + 1 for s in sized.symbols) - len(proven)
 
 
 def _proven_text(sized: Sized, proven: Sequence[Point], every: bool, ran: str) -> str:
-    """What a file serves, what was run for it, and how it would serve more."""
+    """Says which sizes a file serves, what was run for it, and how to make it serve more."""
     left, name = unproven(sized, proven), sized.target.name
     all_of = ", ".join(f"{s.name} {s.low}..{s.high}" for s in sized.symbols)
     where = f"{', '.join(sized.names)} = {_show.points_text(proven)}"
@@ -268,7 +268,7 @@ def _proven_text(sized: Sized, proven: Sequence[Point], every: bool, ran: str) -
 
 
 def paths(path: Path, parts: str | None, half: str | None) -> list[tuple[str, str]]:
-    """Which files a split is written to, and the part that goes into each. half: the only one that is here."""
+    """Which files a split is written to, and the part that goes into each. half: the only one left here."""
     text = os.fspath(path)
     if parts is not None:
         check_part(parts, "cut")
@@ -277,7 +277,7 @@ def paths(path: Path, parts: str | None, half: str | None) -> list[tuple[str, st
     if text.endswith(".clv"):
         return [(text, parts or half or "all")]
     if parts == "all":
-        raise ArgumentError(f"the whole model is one file: {text}.clv would be a name for it")
+        raise ArgumentError(f"the whole model is one file: name it {text}.clv")
     halves = [part for part in ("prefix", "suffix") if (parts or half) in (None, part)]
     os.makedirs(text, exist_ok=True)
     return [(os.path.join(text, f"{part}.clv"), part) for part in halves]

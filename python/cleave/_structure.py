@@ -172,7 +172,7 @@ class Structure:
     def rebuild(self, leaves: Sequence[Any]) -> Any:
         """The structure with these tensors, and numbers that the run computed, in it."""
         rest = iter(leaves)
-        # (output, stored tensors): nobody asks for the second here
+        # (output, stored tensors): the second is not needed here
         out, _ = self._build(1 if self.stores else 0, rest)
         return out
 
@@ -231,7 +231,7 @@ class Structure:
         return tuple(out), rest
 
     def _places(self) -> list[str]:
-        """Names of positional inputs; what is no tensor has none but its number."""
+        """Names of positional inputs; those without tensors have only their number."""
         at, out = 2, []
         for i in range(self.tokens[1][1] if self.tokens else 0):
             kind, _, number = self.tokens[at]

@@ -37,7 +37,7 @@ MAIN = 0  # the plan that is converted: the one of the example
 
 
 def allow_compiled(allow: bool = True) -> None:
-    """Whether machine code in ScriptModules may run, whoever made it; else such segments run operator by operator.
+    """Whether machine code in ScriptModules may run, no matter who made it; else segments run operator by operator.
 
     What this process made by to_torchscript() always runs. It is a variable of the environment, CLEAVE_ALLOW_COMPILED,
     which processes that are started from now on inherit.
@@ -74,11 +74,11 @@ class _Conversion:
         self.holder = torch.nn.Module()
         self.lines: list[str] = []
         self.tensors: dict[Any, torch.Tensor] = {}
-        traced._prove("auto")  # some may turn out to have a plan of their own
+        traced._prove("auto")  # some sizes may turn out to have a plan of their own
         self._refuse()
 
     def _refuse(self) -> None:
-        """What the forward does beside giving outputs."""
+        """Refuses a forward that does more than return outputs."""
         plan = self.captured.plan
         if self.captured.stores or plan.rebinds():
             what = ", ".join(plan.rebinds()) or "a tensor"
@@ -172,7 +172,7 @@ class _Conversion:
         try:
             part, sizes = self._source(path, first)
             self.holder.add_module(f"part{first}", torch.jit.script(part))
-        except Exception as error:  # whatever the compiler of TorchScript finds
+        except Exception as error:  # the TorchScript compiler raises many types
             if sizes:
                 raise CaptureError(f"{_short(error)}, and no input shows {', '.join(sizes)}, which they need") from None
             log.info("nodes from %d on have no TorchScript, the operator runs them: %s", first, _short(error))
@@ -180,7 +180,7 @@ class _Conversion:
         return f"self.part{first}({', '.join([*given, *sizes])})"
 
     def _source(self, path: Path, first: int) -> tuple[torch.nn.Module, list[str]]:
-        """The generated source as a module with its tensors, and the sizes that it takes beside them."""
+        """The generated source as a module with its tensors, and the sizes that it takes in addition."""
         artifact = _native.Artifact(os.fsencode(path), [], False, False)
         runtime = _native.Runtime(artifact, None, None, True, False)
         plan = artifact.plan(0)[0]
@@ -219,7 +219,7 @@ class _Conversion:
     # ---- sizes
 
     def _check_inputs(self, values: Sequence[str], shown: Sequence[str]) -> None:
-        """A program from here is for the shapes and dtypes that were traced; with others it would compute something."""
+        """A ScriptModule is valid for the traced shapes and dtypes only; with others it would compute wrong numbers."""
         ports = self.runtime.inputs()
         sized = self.plan._sized
         for symbol in sized.symbols if sized is not None and self.captured.symbols else ():
@@ -243,7 +243,7 @@ class _Conversion:
         self.lines += [f"if not ({test}):", f'    raise RuntimeError("{text}")']
 
     def _check_sizes(self) -> None:
-        """Sizes at which another plan serves, or none was seen to, are not for this one."""
+        """Refuses sizes that another plan serves, and those that were never recorded."""
         sized = self.plan._sized
         if sized is None or not self.captured.symbols:
             return
@@ -265,7 +265,7 @@ class _Conversion:
     # ---- the proof
 
     def compare(self, script: torch.jit.ScriptModule) -> None:
-        """On the calls that segments were compared on."""
+        """Compares it with the traced module on the calls that segments were compared on."""
         before = RandomState()
         try:
             for leaves in self.calls:
@@ -279,7 +279,7 @@ class _Conversion:
         return sized is None or sized.served.get(sized.sizes_of(leaves)) is self.captured
 
     def _compare(self, script: torch.jit.ScriptModule, leaves: Sequence[torch.Tensor], before: RandomState) -> None:
-        mine = [t.detach().clone() for t in leaves]  # some models write their inputs
+        mine = [t.detach().clone() for t in leaves]  # some models write to their inputs
         before.restore()
         args, kwargs = _tree.unflatten(self.captured.arguments, [t.detach().clone() for t in leaves])
         want = _tree.flatten(self.traced(*args, **kwargs))[1]

@@ -21,13 +21,13 @@ Begun = TypeVar("Begun")
 
 
 class Transfer(NamedTuple):
-    """Tensors on their way, and what happens when they have arrived. No events: they are there."""
+    """Tensors on their way, and the events of their arrival; no events: they have arrived."""
 
     tensors: list[torch.Tensor]
     arrived: list[torch.cuda.Event]
 
     def finish(self) -> list[torch.Tensor]:
-        """The tensors, for whoever calls: the host waits for what goes to the host, current streams for the rest."""
+        """The tensors, ready to use: the host waits for copies to the host, current streams wait for the others."""
         gpus = {t.device for t in self.tensors if t.is_cuda}
         for event in self.arrived:
             if any(not t.is_cuda for t in self.tensors):
@@ -128,7 +128,7 @@ def ahead(
                 begun = [begin(item)]
         except Exception as raised:
             error = raised
-        over, item = item is nothing, None  # whoever made it may want it back
+        over, item = item is nothing, None  # lets the iterator reuse its memory
         if waiting:
             yield end(waiting.pop())
         if error is not None:
@@ -142,7 +142,7 @@ def ahead(
 
 
 def check_batches(batches: Any, what: str) -> Iterator[Any]:
-    """An iterator over them; what is itself a batch is refused."""
+    """An iterator over batches; a single batch is refused."""
     if isinstance(batches, torch.Tensor | Mapping | str | bytes) or not isinstance(batches, Iterable):
         raise TypeError(f"{what} are several, in a list or a generator, not {type(batches).__name__}")
     return iter(batches)

@@ -32,7 +32,7 @@ BasicBlocks = Sequence[type[nn.Module] | str]
 
 
 class Device(NamedTuple):
-    """Where stages run: how fast it is, beside the one that was profiled, and how much it holds."""
+    """A device for stages: its speed relative to the profiled one, and its memory."""
 
     name: str = ""
     speed: float = 1.0

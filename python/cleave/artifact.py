@@ -43,7 +43,7 @@ class Port(NamedTuple):
 
 
 class SegmentState(NamedTuple):
-    """A part of a model that was compiled, and what became of it here.
+    """A compiled part of a model, and whether it runs here.
 
     compiled: it runs as compiled code, for the sizes it was compiled for; otherwise reason says why it runs operator by
     operator. barred: it would run with allow_compiled=True. runs and tape_runs count both."""
@@ -60,7 +60,7 @@ class SegmentState(NamedTuple):
 
 
 class _Lent(NamedTuple):
-    """Tensors that a caller has too, and what they looked like."""
+    """Tensors that a caller holds, and marks of their contents at that time."""
 
     entries: list[tuple[None, str, torch.Tensor]]
     marks: bytes
@@ -128,7 +128,7 @@ def load(
     for cls in types:
         if not isinstance(cls, type):
             raise TypeError(f"types are classes, not {cls!r}")
-    os.stat(path)  # as Python itself says that there is no such file
+    os.stat(path)  # raises Python's own FileNotFoundError
     where = None if device is None else str(read_device(device))
     keys = read_keys(trusted_keys)
     signed = allow_compiled == "signed"
@@ -255,7 +255,7 @@ class LoadedModel(_show.Shown, Drawable):
 
     @property
     def weight_version(self) -> int:
-        """A number that follows every bit of the model's tensors, as that of SplitRuntime: boundaries have it."""
+        """A hash of all bits of the model's tensors, as in SplitRuntime; boundaries carry it."""
         self._look_at_lent()
         version: int = self._runtime.weight_version()
         return version
@@ -283,7 +283,7 @@ class LoadedModel(_show.Shown, Drawable):
         return [Port(n, d, dims(s), where) for n, d, s, where in self._runtime.outputs()]
 
     def optimizations(self) -> str:
-        """What was done to run it faster, in lines: passes, measured times, what runs."""
+        """What was done to run it faster, one line each: passes, measured times, what runs."""
         text: str = self._runtime.optimizations()
         return text
 
@@ -333,7 +333,7 @@ class LoadedModel(_show.Shown, Drawable):
         self._lent = _Lent(entries, _native.marks(entries, True))
 
     def _look_at_lent(self) -> None:
-        """Who has tensors of state_dict() may have written them: these are other weights, and compiled segments have
+        """A caller may have written tensors of state_dict(): these are other weights, and compiled segments have
         the old ones."""
         lent = self._lent
         if lent is None or _native.marks_changed(lent.entries, True, lent.marks) is None:
@@ -391,12 +391,12 @@ class LoadedModel(_show.Shown, Drawable):
         True
         """
         if not any(_native.trace_segments(self._artifact, 0)):
-            raise InputError(f"{self.path} was not traced: nothing of it was to be compiled")
+            raise InputError(f"{self.path} was not traced: it has no compiled parts")
         return tracing.report_of(self._artifact, self._runtime, {})
 
     @property
     def coverage(self) -> tracing.Coverage:
-        """How much of the first plan is compiled in the file; of one that was not traced nothing is."""
+        """How much of the first plan is compiled in the file: nothing, if it was not traced."""
         if any(_native.trace_segments(self._artifact, 0)):
             return self.trace_report().coverage
         return tracing.Coverage(self._plans[0].native.node_count(), 0, 0.0, 0.0)
@@ -406,7 +406,7 @@ class LoadedModel(_show.Shown, Drawable):
         self._artifact.split(boundary, os.fsencode(prefix), os.fsencode(suffix))
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"a LoadedModel is on the memory of its file: load {self.path} where it is needed")
+        raise TypeError(f"a LoadedModel uses the memory of its file and cannot be copied: load {self.path} again")
 
     def _shown(self) -> tuple[str, _show.Facts]:
         first = self._plans[0]

@@ -1,4 +1,4 @@
-"""Back ends that others write: what compiles parts of a model, and runs what was compiled.
+"""Back ends written in Python: they compile parts of a model, and run the compiled parts.
 
 >>> import cleave
 >>> cleave.register_backend(
@@ -28,7 +28,7 @@ MEMBER = "code"
 
 
 class SegmentJob:
-    """A segment that is to be compiled: a folder with the nodes and their weights, and what is asked for.
+    """A segment to compile: a folder with the nodes and their weights, and the options.
 
     >>> def compile(segment):
     ...     if "--fast" in segment.job["args"]:
@@ -46,7 +46,7 @@ class SegmentJob:
 
     @cached_property
     def job(self) -> dict[str, Any]:
-        """What is asked for: sizes, layouts of the inputs, compiler_args."""
+        """The options: sizes, layouts of the inputs, compiler_args."""
         with open(os.path.join(self.folder, "job.json"), encoding="utf-8") as f:
             job: dict[str, Any] = json.load(f)
         return job

@@ -1,7 +1,7 @@
-"""How long a model takes, whole and cut, and any other way to compute the same.
+"""How long a model takes, whole and cut, or any other code that computes the same.
 
-`compare` is the one way in which things are measured here: all ways take turns within each round, so that what else the
-machine does hits all of them, and what is told are medians with the middle half of all runs around them.
+Everything is measured by `compare`: all ways take turns within each round, so that other load on the machine hits all
+of them alike. Results are medians, with the quartiles around them.
 
 >>> import torch, cleave
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -11,8 +11,8 @@ machine does hits all of them, and what is told are medians with the middle half
 >>> tape.name, tape.iterations, tape.median_latency_s > 0
 ('tape', 5, True)
 
-The clock is Python's: asking it takes a tenth of a microsecond, and ways are Python callables anyway. `cleave bench` is
-for files, and runs without Python."""
+The clock is Python's, which takes a tenth of a microsecond to read; ways are Python callables anyway. `cleave bench`
+measures files without Python."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ WARMING = 0.25  # of the seconds of a comparison, at most
 
 @runtime_checkable
 class Measured(Protocol):
-    """What runs and measures itself."""
+    """Something that runs and measures itself."""
 
     def seconds(self, times: int) -> float:
-        """Of one run, over so many in a row."""
+        """Seconds of one run, averaged over `times` in a row."""
         ...
 
 
@@ -61,7 +61,7 @@ Way = Run | Measured
 
 
 class Spread(NamedTuple):
-    """Of several numbers: the one in the middle, the quartiles around it, the ends."""
+    """Median, quartiles, least and most of several numbers."""
 
     median: float
     low: float
@@ -82,7 +82,7 @@ def spread(samples: Sequence[float]) -> Spread:
     '3.0 [2.0 4.0]'
     """
     if not samples:
-        raise ArgumentError("a spread is of at least one number")
+        raise ArgumentError("a spread needs at least one number")
     return Spread(*_native.spread(samples))
 
 
@@ -132,7 +132,7 @@ class BenchmarkResult:
 
 
 class Timed:
-    """A way by the clock, for compare and for those who count by themselves.
+    """A way, timed by the clock; compare uses it, and so can callers that count rounds themselves.
 
     >>> Timed(lambda: sum(range(1000)), "cpu").seconds(3) > 0
     True
@@ -145,13 +145,13 @@ class Timed:
         self._call, self._setup, self._devices = call, setup, _devices(device)
 
     def seconds(self, times: int = 1) -> float:
-        """Of one run, over so many in a row. A set-up runs before each of them, outside of the clock."""
+        """Seconds of one run, averaged over `times` in a row. A set-up runs before each of them, untimed."""
         if self._setup is None:
             return self._block(times)
         return sum(self._block(1, self._setup()) for _ in range(times)) / times
 
     def _block(self, times: int, *arguments: Any) -> float:
-        """What comes out is released within the seconds, as it is in a loop that keeps the last result only."""
+        """The time includes releasing each result, as in a loop that keeps only the last one."""
         call = self._call
         _wait(self._devices)
         start = time.perf_counter_ns()
@@ -163,7 +163,7 @@ class Timed:
     def peaks(self) -> tuple[int, int | None]:
         """Peak memory of the CPU and of CUDA, in one run."""
         gpus = [d for d in self._devices if d.type == "cuda"]
-        self._arguments()  # lets go of what is left of the run before: nobody has metered that
+        self._arguments()  # releases what the last run has left: that was allocated unmetered
 
         def begin() -> tuple[Any, ...]:
             arguments = self._arguments()
@@ -234,12 +234,12 @@ def compare(
 
 
 def _order(i: int, ways: int) -> list[int]:
-    """Who runs when in a round."""
+    """The order of the ways in round i."""
     return [(i + k) % ways for k in range(ways)]
 
 
 def _warmed(timed: Mapping[str, Measured], rounds: int, end: float) -> list[float]:
-    """Seconds that a call of each takes about, when it does not run for the first time."""
+    """Warms up every way. Returns about how many seconds a call of each takes."""
     names, every = list(timed), list(timed.values())
     least = [math.inf for _ in every]
     for i in range(rounds):
@@ -304,7 +304,7 @@ def _check_seconds(**options: float | None) -> None:
 
 
 def _devices(device: Where) -> list[torch.device]:
-    """Those that have to be waited for: all but the CPU."""
+    """The devices to wait for: all but the CPU."""
     if device is None:
         used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return [torch.device("cuda", torch.cuda.current_device())] if used else []
@@ -341,7 +341,7 @@ def _result(name: str, s: list[float], base: list[float], cpu: int | None, cuda:
 
 
 def ratios(base: BenchmarkResult | Sequence[float], other: BenchmarkResult | Sequence[float]) -> Spread:
-    """How many times as long the first took, round by round. Both must come from one call of compare.
+    """How many times as long the first took, round by round. Both must come from the same call of compare.
 
     >>> ratios([2.0, 4.0, 6.0], [1.0, 2.0, 2.0]).median
     2.0
@@ -349,12 +349,12 @@ def ratios(base: BenchmarkResult | Sequence[float], other: BenchmarkResult | Seq
     a, b = (x.latencies_s if isinstance(x, BenchmarkResult) else x for x in (base, other))
     if len(a) != len(b):
         raise ArgumentError(f"a ratio is of rounds that both took part in: here are {len(a)} and {len(b)}")
-    return spread([x / max(y, 1e-9) for x, y in zip(a, b, strict=True)])  # a nanosecond is the least the clock can tell
+    return spread([x / max(y, 1e-9) for x, y in zip(a, b, strict=True)])  # the clock's resolution is a nanosecond
 
 
 def break_even_iterations(baseline: BenchmarkResult, optimized: BenchmarkResult) -> int | None:
-    """Calls after which the longer preparation of the second way has paid off: the seconds that it takes more, by those
-    that each call (the median) saves. None: never, for it saves nothing.
+    """Calls after which the longer preparation of the second way has paid off: its extra seconds, divided by those that
+    each call saves (medians). None: never, because it saves nothing.
 
     >>> slow = BenchmarkResult("eager", 0.5, 5.0, 10, median_latency_s=0.5, prepare_s=1.0, first_run_s=0.5)
     >>> fast = BenchmarkResult("compiled", 0.25, 2.5, 10, median_latency_s=0.25, prepare_s=3.0, first_run_s=2.5)
@@ -372,7 +372,7 @@ def break_even_iterations(baseline: BenchmarkResult, optimized: BenchmarkResult)
 
 
 def ready_s(result: BenchmarkResult) -> float:
-    """Seconds until a way had run for the first time."""
+    """Seconds until a way had run once."""
     return (result.prepare_s or 0.0) + (result.first_run_s or 0.0)
 
 
@@ -432,14 +432,14 @@ class _Subject:
 
 
 class _Ready(NamedTuple):
-    """A split, and the seconds until it had run once; None where somebody else prepared it."""
+    """A split, and the seconds until it had run once; None where the caller prepared it."""
 
     runtime: SplitRuntime
     prepare_s: float | None = None
     first_run_s: float | None = None
 
     def named(self, result: BenchmarkResult, name: str, boundary: BoundaryPayload | None) -> BenchmarkResult:
-        """The result under a name, with what the runtime knows about itself; no boundary: it was the model that ran."""
+        """The result under a name, with the facts of the runtime; no boundary: the model itself ran."""
         told = dataclasses.replace(result, name=name, split_id=self.runtime.split_id, execution_mode=self.runtime.mode)
         if boundary is None:
             return told
@@ -454,7 +454,7 @@ class _Ready(NamedTuple):
 
 
 def _cleared(runtime: SplitRuntime) -> SplitRuntime:
-    """A set-up: gradients of the round before go outside of the clock."""
+    """A set-up that drops the gradients of the last round, untimed."""
     model = runtime._target.call
     if isinstance(model, torch.nn.Module):
         model.zero_grad(set_to_none=True)
@@ -515,7 +515,7 @@ def _all(subject: _Subject, every: list[_Ready], iterations: int, warmup: int) -
 
 
 def _prepared(subject: _Subject, first: Callable[[SplitRuntime], Any], **options: Any) -> _Ready:
-    """Prepares a runtime, and gives it to `first` to run it. What PyTorch sets up on first use is there before."""
+    """Prepares a runtime and has `first` run it. The model runs first: PyTorch's set-up is not timed."""
     if options.get("mode") != "compiled":
         options.pop("compile_options", None)
     with torch.no_grad():
@@ -650,7 +650,7 @@ def benchmark_split_retain_optimization(
         ]
 
 
-# ---- telling
+# ---- output
 
 _HEAD = (
     "name",
@@ -669,7 +669,7 @@ _RIGHT = (False, False, True, True, True, True, True, True, True, True, False)
 
 
 def table(results: Iterable[BenchmarkResult] | BenchmarkResult) -> str:
-    """Results as aligned lines, columns that say nothing left out; below them why something fell back.
+    """Results as aligned lines without empty columns, followed by the reasons for fallbacks.
 
     "first / this" is the speedup: how many times as long the first way of the comparison took."""
     every = [results] if isinstance(results, BenchmarkResult) else list(results)
@@ -701,7 +701,7 @@ def _cells(r: BenchmarkResult) -> tuple[str, ...]:
 
 
 def environment(device: str | torch.device | None = None) -> dict[str, str]:
-    """What numbers depend on beside the code: machine, versions, threads, date.
+    """What numbers depend on besides the code: machine, versions, threads, date.
 
     >>> sorted(environment("cpu"))
     ['cleave', 'cpu', 'date', 'device', 'python', 'threads', 'torch']

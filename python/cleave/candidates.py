@@ -19,9 +19,9 @@ from .errors import ArgumentError
 from .spec import SplitCandidate
 
 FIELDS = (*(f.name for f in dataclasses.fields(SplitCandidate)), "safe")
-MOST_ROWS = 24  # of a table that is printed whole
-ENDS = 8  # rows of a longer one at each end
-AROUND = 2  # and on both sides of the frontier that is taken
+MOST_ROWS = 24  # longer tables are shortened when printed
+ENDS = 8  # rows that a shortened table keeps at each end
+AROUND = 2  # and on both sides of the chosen frontier
 
 _SIDES = ("prefix params", "suffix params", "prefix memory", "suffix memory")
 _HEAD = ("", "after", "node", "module", "tensors", "bytes", "work", *_SIDES, "")

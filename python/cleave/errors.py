@@ -20,7 +20,7 @@ class CleaveError(Exception):
 
 
 class CleaveWarning(UserWarning):
-    """What Cleave warns about: something works in another way than was asked for, or costs more than it should."""
+    """A warning: something works differently from what was asked for, or costs more than it should."""
 
 
 class CaptureError(CleaveError, RuntimeError):
@@ -59,7 +59,7 @@ class PlanError(CleaveError, ValueError):
 
 
 class ArtifactError(PlanError):
-    """A .clv file cannot be opened: it is damaged, of another version, or none; the message has the file and why."""
+    """A .clv file cannot be opened: it is damaged, of another version, or something else; the message names it."""
 
 
 class SignatureError(ArtifactError):
@@ -96,7 +96,7 @@ class PipelineError(CleaveError, RuntimeError):
 
 
 class TraceError(CleaveError, AttributeError):
-    """Something of a model is not compiled, though all of it should be; the message lists every operator and why."""
+    """fallback=False, and not all of the model was compiled; the message lists every such operator and why."""
 
 
 _native.set_error_classes(
@@ -125,7 +125,7 @@ _native.set_error_classes(
 
 
 def first_line(e: BaseException) -> str:
-    """What an error says, at its root."""
+    """The message of the error at the root of a chain."""
     while e.__cause__ is not None:
         e = e.__cause__
     lines = str(e).strip().splitlines()

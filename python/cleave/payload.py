@@ -103,8 +103,7 @@ class BoundaryPayload(_show.Shown):
 
         compress: "fp16", "bf16" or "int8" for all floating-point `tensors` that get smaller by it, "zstd" (without a
         loss) for all, or {label: method} for some of them; compression_error then says what it cost. `values` stay
-        exact. Tensors on other devices
-        are copied to the CPU first. checksum: whoever reads the bytes notices when one of them has changed."""
+        exact. Tensors on other devices are copied to the CPU first. checksum: readers notice a changed byte."""
         data = self._write(compress, checksum, None)
         assert data is not None
         return data
@@ -163,7 +162,7 @@ class BoundaryPayload(_show.Shown):
 def pack(values: Any, *, checksum: bool = True) -> bytes:
     """Any tree of tensors and plain values as bytes: None, bool, int, float, complex, str, bytes, slice, range,
     torch.Size in lists, tuples and dicts. Tensors that share memory do so again when they are unpacked.
-    checksum: whoever unpacks the bytes notices when one of them has changed.
+    checksum: unpack notices when a byte has changed.
 
     >>> import cleave
     >>> cleave.unpack(cleave.pack([1 << 100, b"x", slice(None, 3)]))
@@ -308,7 +307,7 @@ def _methods(compress: Compress, tensors: Mapping[str, torch.Tensor]) -> str | d
 
 
 def check_methods(compress: Compress) -> None:
-    """Raises PayloadError for a method that there is not."""
+    """Raises PayloadError for an unknown method."""
     for method in compress.values() if isinstance(compress, Mapping) else (compress,):
         if method is not None and method not in METHODS:
             raise PayloadError(f"compression is one of {_native.encodings}, not {method!r}")

@@ -1,4 +1,4 @@
-"""Profiles: what each block of a plan takes, measured by itself on real values, or estimated from shapes.
+"""Profiles: time and memory of each block of a plan, measured on real values or estimated from shapes.
 
 Times are milliseconds, sizes are MB of 10**6 bytes. A profile prints as a table and is kept as JSON:
 
@@ -33,8 +33,8 @@ from ._log import logger
 from ._state import RandomState
 from .errors import ArgumentError
 
-MOST_ROWS = 48  # of a table that is printed whole
-ENDS = 16  # rows of a longer one at each end
+MOST_ROWS = 48  # longer tables are shortened when printed
+ENDS = 16  # rows that a shortened table keeps at each end
 
 log = logger("profile")
 
@@ -111,12 +111,12 @@ class Profile:
     ) -> None:
         self.rows = tuple(rows)
         self.key = dict(key or {})  # what was measured: plan, device, version of torch, …
-        self.whole = whole  # None: it was not run at once, or had no room
+        self.whole = whole  # None: it was not run as a whole, or did not fit into memory
 
     # ---- files
 
     def save(self, path: Path) -> None:
-        """Writes JSON. The file is there whole or not at all."""
+        """Writes JSON, whole or not at all."""
         rows = [(r.name, r.module, r.end, _numbers(r)) for r in self.rows]
         whole = None if self.whole is None else _numbers(self.whole)
         _native.profile_write(os.fsencode(path), list(self.key.items()), rows, whole)
@@ -365,7 +365,7 @@ def _describe(t: torch.Tensor) -> str:
 
 
 def device_name(device: str) -> str:
-    """What people call a device: NVIDIA H200, AMD EPYC 7742 64-Core Processor."""
+    """The product name of a device: NVIDIA H200, AMD EPYC 7742 64-Core Processor."""
     if device.startswith("cuda") and torch.cuda.is_available():
         return str(torch.cuda.get_device_name(device))
     return _cpu_name() if device == "cpu" else device
@@ -386,10 +386,10 @@ def _cpu_name() -> str:
 
 
 def _cached(cache: Path | None, key: dict[str, str], names: list[str]) -> Profile | None:
-    """The profile in a file, if it is of the same; rows are called as they are called now."""
+    """The profile in a file, if it has the same key; its rows get the current names."""
     if cache is None or not os.path.exists(cache):
         return None
-    found = Profile.load(cache)  # what is no profile raises: it is not ours to overwrite
+    found = Profile.load(cache)  # raises for a file that is no profile: it must not be overwritten
     differs = [name for name in {**key, **found.key} if key.get(name) != found.key.get(name)]
     if differs or len(found.rows) != len(names):
         log.info("%s is of another %s: measuring again", os.fspath(cache), ", ".join(differs) or "plan")

@@ -126,7 +126,7 @@ def task(title: str, total: int | None = None) -> Iterator[None]:
 
 
 def step(text: str, counted: bool = False) -> None:
-    """Says what is done from now on. counted: one of the `total` steps. Outside of a task nobody listens."""
+    """Says what is done from now on. counted: one of the `total` steps. Does nothing outside of a task."""
     mine: _Task | None = getattr(_local, "task", None)
     if mine is None:
         return
@@ -148,7 +148,7 @@ def aside() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """One line about a preparation that is done, for those who see bars."""
+    """One line about a finished preparation, where bars are shown."""
     if not _wanted():
         return
     with aside(), contextlib.suppress(Exception):  # no stderr, or one that is closed
@@ -210,7 +210,7 @@ def _tick() -> None:
 
 
 def _after_fork() -> None:
-    """The child has no bar, and nobody who would let go of the lock."""
+    """The child has no bar, and no thread that would release the lock."""
     global _lock, _ticking, _bar
     _lock, _ticking, _bar = threading.RLock(), False, None
     _tasks.clear()

@@ -13,7 +13,7 @@ from ._save import Path
 
 
 def new_key(path: Path) -> str:
-    """Makes a key to sign with, and gives its fingerprint.
+    """Makes a key to sign with, and returns its fingerprint.
 
     The private key is this file, which its owner alone may read; the public one is beside it, with ".pub" at its end.
     Files that are there are left alone (OSError).
@@ -26,7 +26,7 @@ def new_key(path: Path) -> str:
 
 
 def sign(path: Path, key: Path, output: Path | None = None, *, allow_operators: Iterable[str] = ()) -> str:
-    """Signs every byte of a .clv file with a private key, and gives the fingerprint of the key.
+    """Signs every byte of a .clv file with a private key, and returns the fingerprint of the key.
 
     The file is checked first, with all its data. output: where the signed file goes; None: in the place of the file,
     whole or not at all. A signature that is there is replaced. allow_operators: as for `load`.
@@ -39,7 +39,7 @@ def sign(path: Path, key: Path, output: Path | None = None, *, allow_operators: 
     >>> cleave.load("mine.clv", trusted_keys=["mine.key.pub"]).signer == fingerprint
     True
     """
-    os.stat(path)  # as Python itself says that there is no such file
+    os.stat(path)  # raises Python's own FileNotFoundError
     where = path if output is None else output
     return _native.sign(os.fsencode(path), os.fsencode(key), list(allow_operators), os.fsencode(where))
 
@@ -57,12 +57,12 @@ def verify(path: Path, trusted_keys: Iterable[Path], *, allow_operators: Iterabl
 
 
 def read_keys(keys: Iterable[Path] | None) -> list[bytes]:
-    """Paths and texts of keys for the library; None: nobody has to have signed."""
+    """Paths and texts of keys for the library; None: no signature is required."""
     if keys is None:
         return []
     if isinstance(keys, str | bytes | os.PathLike):
         raise TypeError(f"trusted_keys is a list of files or PEM texts, not {type(keys).__name__}")
     given = [os.fsencode(key) for key in keys]
     if not given:
-        raise ValueError("trusted_keys is empty: no file could be opened; None opens files of everybody")
+        raise ValueError("trusted_keys is empty, so no file could be opened; None opens unsigned files too")
     return given

@@ -1,12 +1,12 @@
-"""Tracing: what can be compiled is compiled, the rest runs on the tape, and all of it goes into one file.
+"""Tracing: compiles the parts of a model that a back end takes, runs the rest on the tape, and saves it as one file.
 
 >>> import torch, cleave
 >>> traced = cleave.trace(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)), dryrun=True)
 >>> traced(torch.ones(3), torch.ones(3))
 tensor([3., 3., 3.])
 
-Everything that decides is in C (src/segment, src/exec/trace.c). Here are the call and its checks, and the module that
-comes out: it runs the traced file, and the live plan where that is not what the model would do now (docs/trace.md)."""
+All decisions are made in C (src/segment, src/exec/trace.c). This file has the call, the checks of its arguments, and
+the module that it returns, which runs the traced file, or the live plan once the model has changed (docs/trace.md)."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from .visualization import Drawable, Subject
 
 log = logger("trace")
 
-CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, beside the example's
-MOST_OTHERS = 32  # plans for other shapes and dtypes that a traced module keeps
+CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, in addition to the example's
+MOST_OTHERS = 32  # plans for other shapes and dtypes, per traced module
 TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
-ROUNDS, SECONDS = (3, 32), 0.5  # of runs of the whole: at least and at most, and no more of them after so long
-COSTS_MORE = "in this process its calls cost more than it gives"
+ROUNDS, SECONDS = (3, 32), 0.5  # runs of the whole model: least, most, and seconds after which no more start
+COSTS_MORE = "calling it costs more than it saves in this process"
 
 
 class TensorInfo(NamedTuple):
@@ -131,7 +131,7 @@ class Coverage(NamedTuple):
 
 
 class Report:
-    """What was compiled and why not the rest: print it, look at it as a page, or read `data`.
+    """What was compiled, and why the rest was not: print it, open it as a page, or read `data`.
 
     >>> import torch, cleave
     >>> report = cleave.trace(lambda x: x * 2 + 1, torch.randn(3), dryrun=True).report()
@@ -161,7 +161,7 @@ class Report:
         return json.dumps(self.data, indent=2)
 
     def html(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
-        """Writes the plan as one HTML file to look at, with its segments (docs/report.md), and says where it is.
+        """Writes the plan and its segments as one HTML page (docs/report.md) and returns its path.
 
         >>> import torch, cleave
         >>> report = cleave.trace(torch.nn.Linear(4, 2).eval(), torch.randn(3, 4), dryrun=True).report()
@@ -354,7 +354,7 @@ def _traced(
 
 
 def _warn_of_names(captured: Sequence[Captured], wanted: _Wanted) -> None:
-    """Names that nothing in the model has are most likely misspelt."""
+    """Warns about names that occur nowhere in the model: they are most likely misspelt."""
     nodes = [node for c in captured for node in graph_nodes(c.plan)]
     ops = {node.op for node in nodes} | {node.op.partition(".")[0] for node in nodes}
     modules = {name for node in nodes for name in node.name}
@@ -362,7 +362,7 @@ def _warn_of_names(captured: Sequence[Captured], wanted: _Wanted) -> None:
     for what, names, known in (("operator", wanted.ops, ops), ("module", wanted.modules, modules)):
         for name in names:
             if name not in known:
-                warn(f"the model has no {what} {name!r} that could be left on the tape")
+                warn(f"the model has no {what} {name!r} to leave on the tape")
 
 
 def _with_parents(path: str) -> list[str]:
@@ -371,15 +371,15 @@ def _with_parents(path: str) -> list[str]:
 
 
 def _chosen(native: Any, select: Callable[[GraphNode], bool] | None) -> list[str | None] | None:
-    """Per node, why the caller's function leaves it on the tape."""
+    """Per node, why `select` leaves it on the tape; None: it does not."""
     if select is None:
         return None
     return [None if select(node) else "select leaves it out" for node in graph_nodes(native)]
 
 
 def _other_sizes(way: Way) -> Iterator[list[torch.Tensor]]:
-    """Inputs at other sizes that were recorded: compiled parts are compared on them too. Plans for single sizes beside
-    that of the example are not compiled: there can be many of them."""
+    """Inputs at other recorded sizes, on which compiled parts are compared too. Plans for single sizes other than the
+    example's are not compiled: there can be many of them."""
     sized, example = way.sized, way.example
     if sized is None or example is None:
         return
@@ -410,18 +410,18 @@ def _run_native(
     except TimeoutError as error:
         command = [sys.executable, "-m", f"cleave.compilers.{wanted.backend}"]
         raise subprocess.TimeoutExpired(command, wanted.timeout, output=str(error)) from None
-    except SplitError as error:  # no such back end, or its package is not here
+    except SplitError as error:  # no such back end, or its package is not installed
         raise ArgumentError(str(error)) from None
     except CaptureError as error:
         raise (TraceError(str(error)) if not wanted.fallback else error) from None
 
 
 class TracedModule(_show.Shown, Drawable, torch.nn.Module):
-    """A model of which parts are compiled. Call it as the model; it has the model's parameters, for inference alone.
+    """A model with compiled parts. Call it like the model; it shares the model's parameters and is for inference only.
 
-    It runs what was traced while the model is as it was then. After the weights changed, in a mode or at shapes and
-    dtypes that were not traced, and when gradients are wanted, it runs the live plan of the model: the same numbers as
-    PyTorch, without compiled code.
+    It runs the traced file as long as the model is unchanged. After a change of the weights, in a mode, shape or dtype
+    that was not traced, and when gradients are needed, it runs the live plan of the model: the same numbers as PyTorch,
+    without compiled code.
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
@@ -504,7 +504,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return _tree.unflatten(self._captured[which].output, out)
 
     def _changed(self) -> str | None:
-        """What of the model is not as it was when it was traced."""
+        """What has changed in the model since the trace; None: nothing."""
         name = self._weights.written() or self._written.replaced()
         if name is not None:
             return f"{name} changed after the trace"
@@ -532,7 +532,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return self._numbers.get(id(captured))
 
     def _live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Through a plan of the model as it is now, made for these inputs on first use."""
+        """Runs a plan of the model as it is now, captured for such inputs on first use."""
         leaves = self._plan.flatten_inputs(args, kwargs)
         modes = () if self._named is None else tuple(m.training for m in self._named.modules())
         key = (*((t.dtype, t.shape, t.stride(), t.device) for t in leaves), modes)
@@ -556,7 +556,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return capture(call, args, kwargs, optimize=want.optimize, threads=want.threads or None)
 
     def _tell_once(self, what: str) -> None:
-        """One warning for a module; what else changes is in the log."""
+        """Warns once per module; later changes only go to the log."""
         if not self._told:
             warn(f"{what}: the traced {self._plan._target.name} runs without compiled code; trace it again")
         elif what not in self._told:
@@ -564,11 +564,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         self._told.add(what)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's, which may have hooks of its own."""
+        """The state of the model, through its own hooks."""
         return super().state_dict(*args, **kwargs) if self._named is None else self._named.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Into the model: what is compiled has the old weights, and is not used afterwards."""
+        """Loads into the model. Compiled parts have the old weights, so they are not used afterwards."""
         to: Any = super() if self._named is None else self._named
         return to.load_state_dict(*args, **kwargs)
 
@@ -602,12 +602,12 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         return Graph(self._artifact.plan(0)[0], *_native.trace_segments(self._artifact, 0))
 
     def optimizations(self) -> str:
-        """What passes did with the operators around the segments, in lines (docs/optimize.md)."""
+        """What the passes did to the operators around the segments, one line each (docs/optimize.md)."""
         text: str = self._runtime.optimizations()
         return text
 
     def report(self) -> Report:
-        """What was compiled, what was not and why, and what it is worth."""
+        """What was compiled, what was not and why, and how much time that saves."""
         return report_of(self._artifact, self._runtime, self._times, COSTS_MORE if self._tape else None)
 
     def save(
@@ -693,7 +693,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     # ---- made and checked
 
     def _lasting(self) -> bool:
-        """Whether a run changes what the next one gives. Random draws do not: generators are put back."""
+        """Whether a run changes the result of the next. Random draws do not count: generators are restored."""
         captured = self._captured[0]
         effects = captured.plan.effects(0, captured.plan.node_count())
         lasting = {"writes inputs", "writes state", "impure"}.intersection(effects)
@@ -718,7 +718,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 )
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Eager, the tape and the traced module on the example, in turn. Where the tape is faster, it runs."""
+        """Times eager, the tape and the traced module on the example, in turn, and keeps the tape if it is faster."""
         if self._lasting():
             return
         calls: list[Callable[..., Any]] = [self._plan._target.call, self._plan, *([] if self._tape else [self])]
@@ -760,7 +760,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
 
 class _Watch:
-    """Tensors of the model as they were when it was traced, by name: (holder or None, key, tensor)."""
+    """Tensors of the model as they were at the trace, by name: (holder or None, key, tensor)."""
 
     def __init__(self, tensors: Mapping[str, tuple[Any, Any, torch.Tensor]]) -> None:
         self._names, self._entries = list(tensors), list(tensors.values())
@@ -768,11 +768,11 @@ class _Watch:
         self._places = _native.marks(self._entries, False)
 
     def written(self) -> str | None:
-        """The first that was written since, or replaced."""
+        """The first tensor that was written or replaced since."""
         return self._name(_native.marks_changed(self._entries, True, self._contents))
 
     def replaced(self) -> str | None:
-        """The first in whose place the model has another tensor, or that has other memory."""
+        """The first tensor that was replaced, or moved to other memory."""
         return self._name(_native.marks_changed(self._entries, False, self._places))
 
     def _name(self, i: int | None) -> str | None:
@@ -780,10 +780,10 @@ class _Watch:
 
 
 def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tuple[_Watch, _Watch]:
-    """Tensors that runs read, and those that they write: these become the model's own in the runtime too.
+    """Tensors that runs read, and those that they write, which the runtime shares with the model.
 
-    All tensors of the modules count as read: statistics of a BatchNorm are written without a version that tells it, but
-    that it counts its batches is seen."""
+    All tensors of the modules count as read: BatchNorm statistics are changed without a version bump, but its batch
+    counter is not."""
     read = {t.name: (t.holder, t.key, t.tensor) for t in target.tensors()}
     written: dict[str, tuple[Any, Any, torch.Tensor]] = {}
     for c in captured:
@@ -803,14 +803,14 @@ def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tupl
 
 
 def _keeps_tensors(c: Captured) -> bool:
-    """A run stores tensors in the model, re-binds them, or writes constants, which the runtime has copies of."""
+    """Whether a run stores or re-binds tensors of the model, or writes constants, of which the runtime has copies."""
     n = c.plan.node_count()
     constants = any(name is None for _, name, _ in c.plan.places(0, n)[0])
     return bool(c.stores or c.plan.rebinds() or (constants and "writes state" in c.plan.effects(0, n)))
 
 
 def _allowed(tensor: torch.Tensor, scale: float, tolerance: float) -> float:
-    """How far a whole model may be off: more than a segment, because differences add up."""
+    """The largest allowed difference for a whole model: more than for a segment, because differences add up."""
     if not tensor.is_floating_point():
         return 0.0
     rounded = tensor.is_cuda and (torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32)
@@ -840,7 +840,7 @@ class Graph:
             self.reasons[node] = reason
 
     def __str__(self) -> str:
-        """A line per operator, with its segment, or why it has none."""
+        """One line per operator, with its segment or the reason why it has none."""
         rows = []
         for text, segment, reason in zip(self._texts, self.segment_of, self.reasons, strict=True):
             where = "tape" if segment is None else f"segment {segment}"

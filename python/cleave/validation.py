@@ -1,4 +1,4 @@
-"""Checks for users: a split against the model itself, at any number of sizes.
+"""Checks that compare a split with the model itself, at any number of sizes.
 
 >>> import torch, cleave
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -40,8 +40,8 @@ class SizeResult:
     sizes: dict[str, int]
     ok: bool
     bitwise: bool
-    max_abs_diff: float | None  # None: there was nothing to compare
-    reason: str | None  # why not ok
+    max_abs_diff: float | None  # None: nothing could be compared
+    reason: str | None  # why it is not ok
     variant: str | None  # the plan that served it
 
 
@@ -135,7 +135,7 @@ def _try_size(runtime: SplitRuntime, arguments: Arguments, size: Any, rtol: floa
         with torch.no_grad():
             bitwise, diff, reason = _compare(runtime, at, rtol, atol)
         return SizeResult(sizes, reason is None, bitwise, diff, reason, _variant(runtime, at))
-    except Exception as error:  # the report is there to tell
+    except Exception as error:  # the report has the reason
         text = f"{type(error).__name__}: {error}"
         return SizeResult(sizes or {"size": size}, False, False, None, text, None)
 
@@ -161,7 +161,8 @@ def resized(runtime: SplitRuntime, arguments: Arguments, size: Any) -> tuple[dic
 def _compare(
     runtime: SplitRuntime, arguments: Arguments, rtol: float, atol: float
 ) -> tuple[bool, float | None, str | None]:
-    """Eager and split on the same data from the same state: equal bit for bit, largest difference, reason."""
+    """Runs eager and split on the same data from the same state: whether they are equal bit for bit, the largest
+    difference, and the reason why they do not count as equal."""
     work = _prepared(runtime, arguments)
 
     def observe(call: Callable[..., Any]) -> Any:
@@ -175,7 +176,7 @@ def _compare(
 
 
 def _prepared(runtime: SplitRuntime, arguments: Arguments) -> Capture:
-    """What undoes runs on these inputs, whose sizes are recorded: that cannot be done in between."""
+    """Records the sizes of these inputs, and returns what undoes runs on them. Recording itself cannot be undone."""
     sized = runtime.sized
     if sized is not None:
         runtime.prepare_sizes(dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)), training=False)
@@ -188,7 +189,7 @@ def difference(
     rtol: float,
     atol: float,
 ) -> tuple[bool, float | None, str | None]:
-    """Two outputs taken apart: equal bit for bit, largest difference, and why they do not count as equal."""
+    """Compares two flattened outputs: equal bit for bit, largest difference, and why they do not count as equal."""
     reason = _tree.difference(want[0], got[0], "the output")
     if reason is not None:
         return False, None, reason
@@ -214,7 +215,7 @@ def _largest_difference(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def _variant(runtime: SplitRuntime, arguments: Arguments) -> str | None:
-    """The first words about the plan that serves these inputs."""
+    """Which plan serves these inputs, in words."""
     sized = runtime.sized
     if sized is None:
         return None
@@ -284,7 +285,7 @@ class _Way:
         self.reason: str | None = None
 
     def send(self, boundary: BoundaryPayload) -> BoundaryPayload:
-        """What a receiver has of it."""
+        """The boundary as a receiver gets it."""
         start = time.perf_counter()
         data = boundary.to_bytes(compress=self.compress)
         packed = time.perf_counter()
@@ -296,7 +297,7 @@ class _Way:
         return received
 
     def compare(self, want: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> None:
-        """Counts how far two outputs are apart: floating-point tensors, or all where there are none."""
+        """Adds up how far two outputs are apart: their floating-point tensors, or all tensors if there are none."""
         floating = [i for i, t in enumerate(want) if t.is_floating_point() or t.is_complex()]
         chosen = [(want[i], got[i]) for i in floating] or list(zip(want, got, strict=True))
         for x, y in chosen:
@@ -312,7 +313,7 @@ class _Way:
     def _compare_top(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], floating: bool) -> None:
         for x, y in pairs:
             if not floating and x.numel():
-                same = x == y  # classes themselves
+                same = x == y  # the outputs are the classes
             elif x.dim() and x.shape[-1] > 1 and x.numel() and not x.is_complex():
                 same = x.argmax(-1) == y.argmax(-1)
             else:
@@ -363,7 +364,7 @@ def validate_split(
             _try_ways(runtime, take_apart(runtime._target, *as_inputs(batch)), ways)
             count += 1
     if count == 0:
-        raise ArgumentError("there is no batch to measure with")
+        raise ArgumentError("batches is empty: at least one batch is needed")
     return CompressionReport(tuple(w.result(count) for w in ways))
 
 
@@ -384,7 +385,7 @@ def _try_ways(runtime: SplitRuntime, arguments: Arguments, ways: Sequence[_Way])
             return [own_copy(t) for t in _tree.flatten(runtime.run_suffix(boundary))[1]]
 
     want = observe(None)
-    boundary = BoundaryPayload.from_bytes(*made[0])  # nothing that a run writes
+    boundary = BoundaryPayload.from_bytes(*made[0])  # its own memory, which no run writes
     for way in ways:
         if way.reason is not None:
             continue
@@ -395,7 +396,7 @@ def _try_ways(runtime: SplitRuntime, arguments: Arguments, ways: Sequence[_Way])
 
 
 def _place(boundary: BoundaryPayload) -> torch.device:
-    """Where its tensors are, if all are there."""
+    """The device of its tensors, if they share one; else the CPU."""
     places = {t.device for t in boundary.tensors.values()}
     return places.pop() if len(places) == 1 else torch.device("cpu")
 
@@ -466,7 +467,7 @@ def assert_gradient_equivalent(
 
 
 class Kept:
-    """Gradients, buffers and the random state of models, put back at the end; gradients start empty."""
+    """Restores gradients, buffers and the random state of models at the end; inside, gradients start empty."""
 
     def __init__(self, *models: Callable[..., Any] | None) -> None:
         modules = [m for m in models if isinstance(m, torch.nn.Module)]
