@@ -6,7 +6,7 @@ happened (src/exec/undo.c): a plan that was recorded with that value serves it."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -162,6 +162,15 @@ class Served(Generic[P, T]):
     def _last_first(self, ways: Ways[P]) -> list[P]:
         last = self.dispatch.find(ways)
         return sorted(ways.all, key=lambda way: last is None or last.plans is not way)
+
+    def warn_of_plain(self, found: Iterable[bool]) -> None:
+        """A file takes tensors alone; found: which regimes are of other plain values than the example's."""
+        n = sum(found)
+        if n:
+            warn(
+                f"the file of {self.name} is for the plain values of the example (numbers, flags, texts, None): plans "
+                f"for {n} other sets of them are not in it, and it refuses inputs for them"
+            )
 
     # ---- plans
 

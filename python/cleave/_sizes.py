@@ -173,15 +173,24 @@ def build_most(
     return captured, reason, None
 
 
-def found_sizes(sized: Sized | None, names: Sequence[str], batch_symbol: str) -> SizeSpec:
+def found_sizes(sized: Sized | None, names: Sequence[str], batch_symbol: str, arguments: Arguments) -> SizeSpec:
     """The sizes that may change, where they were found: in another call they may be equal by chance to sizes that may
-    not. names: of the inputs."""
+    not. names: of the inputs then; arguments: those now, of which some may be new."""
     symbols = sized.symbols if sized is not None else ()
     dims: dict[str, dict[int, str]] = {}
+    sizes: dict[int, set[str]] = {}
+    here = dict(zip(arguments.names, arguments.leaves, strict=True))
     for s in symbols:
         for leaf, dim in s.places:
-            dims.setdefault(names[leaf], {})[dim] = s.name
-    return SizeSpec(None, batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols})
+            if names[leaf] in here and dim < here[names[leaf]].dim():
+                dims.setdefault(names[leaf], {})[dim] = s.name
+                sizes.setdefault(here[names[leaf]].shape[dim], set()).add(s.name)
+    for name, t in here.items():
+        for dim, n in enumerate(() if name in names or t.is_nested else t.shape):
+            if len(sizes.get(n, ())) == 1:
+                dims.setdefault(name, {})[dim] = next(iter(sizes[n]))
+    left = {name for found in dims.values() for name in found.values()}
+    return SizeSpec(None, batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols if s.name in left})
 
 
 class Sized:
