@@ -294,10 +294,28 @@ class Plan(_show.Shown, Drawable):
 
     def _record(self, ways: Ways[Way], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
         """What records the plans of a grad mode or layout that the first capture does not serve, or of another way."""
-        grad, sized, arguments = torch.is_grad_enabled(), None, take_apart(self._target, args, kwargs)
-        kind = ways.regime if isinstance(ways.regime, Kind) else Kind(grad)
+        arguments = take_apart(self._target, args, kwargs)
+        kind = ways.regime if isinstance(ways.regime, Kind) else Kind(torch.is_grad_enabled())
         if not ways.all:
             self._check_first(arguments, kind)
+        try:
+            return self._way_for(ways, kind, arguments)
+        except Exception as error:
+            if kind.plain is not None:
+                self.refuse_plain(args, kwargs, error)
+            raise
+
+    def refuse_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        """Raises what is wrong with plain values that the model itself does not take; error: what it said."""
+        if isinstance(error, CleaveError):
+            return
+        try:
+            self.arrange(args, kwargs, plain=False)
+        except InputError as problem:
+            raise InputError(f"{problem}, and the model does not take it: {error}") from error
+
+    def _way_for(self, ways: Ways[Way], kind: Kind, arguments: Arguments) -> Way:
+        grad, sized, (args, kwargs) = kind.grad, None, arguments.rebuild(arguments.leaves)
         sizes = SizeSpec(None)
         if kind.layout is None and self._sized is not None and self._example is not None:
             sizes = found_sizes(self._sized, self._example.names, "B", arguments)
@@ -305,7 +323,9 @@ class Plan(_show.Shown, Drawable):
             sized = capture_sized(self._target, args, kwargs, grad, sizes)
             captured = sized.captured
         else:
-            captured = capture_checked(self._target, args, kwargs, grad, both=ways.regime in self._grads[1:])
+            captured = capture_checked(
+                self._target, args, kwargs, grad, both=ways.regime in self._grads and len(self._grads) == 2
+            )
         variant = _Variant(captured, **self._how)
         variant.program.settle(arguments.leaves)
         for other in self._grads if captured.with_grad and captured.without_grad and ways.regime in self._grads else ():

@@ -134,7 +134,9 @@ class SplitRuntime(_show.Shown, Drawable):
         try:
             return Cuts(self._served, Target(self._model), (args, kwargs), self._want, regime, first)
         except Exception as error:  # also what the model itself raises
-            other = first.other_dtype(leaves) if first is not None and regime.plain is None else None
+            if regime.plain is not None:
+                self.trace_plan.refuse_plain(args, kwargs, error)
+            other = first.other_dtype(leaves) if first is not None else None
             if other is None:
                 raise
             raise InputError(f"{other}, and the model does not take it: {error}") from error
