@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The benchmarks. tools/bench.sh sample | full | gpu | report
 #
-# Results go to build/bench-results; `report` puts those of full and gpu into bench/results and makes docs/benchmarks.md
-# and README's table of them. A run of full or gpu that was interrupted goes on where it ended.
+# Results go to build/bench-results; `report` copies those of full and gpu to bench/results and writes docs/benchmarks.md and the
+# README's part. An interrupted run of full or gpu resumes where it stopped.
 source "$(dirname "$0")/common.sh"
 
 results=$build/bench-results

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds into build/ and installs the package: into .venv, or with NO_INSTALL=1 into build/python. With the argument `test` also
-# tests, examples and benchmarks.
+# Builds into build/ and installs the package into .venv, or with NO_INSTALL=1 into build/python. With the argument `test`, also
+# builds tests, examples and benchmarks.
 source "$(dirname "$0")/common.sh"
 
 if [ -n "$NO_INSTALL" ]; then

@@ -1,8 +1,8 @@
-# Sourced by the other scripts: where we are, which Python, which build folder.
+# Sourced by the other scripts: paths, the Python to use, and shared functions.
 #
 #   PYTHON       the machine's Python, from which .venv is made (default python3)
-#   NO_INSTALL   set: nothing is installed; PYTHON is used as it is and the package goes to build/python
-#   JOBS         compilers at a time
+#   NO_INSTALL   if set, nothing is installed; PYTHON is used as it is and the package goes to build/python
+#   JOBS         compiler processes
 
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,7 +28,7 @@ die() {
 have() { command -v "$1" >/dev/null 2>&1; }
 has_module() { "$python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)"; }
 
-# tool <name>: the program as the environment has it, else as the machine has it; empty if neither.
+# tool <name>: the path of a program, from .venv or else from the machine; empty if neither has it.
 tool() {
 	if [ -z "$NO_INSTALL" ] && [ -x "$venv/bin/$1" ]; then
 		say "$venv/bin/$1"
@@ -40,7 +40,7 @@ tool() {
 # Our C and C++ files.
 c_files() { find include src python tests examples fuzz bench -name '*.[ch]' -o -name '*.[ch]pp' | sort; }
 
-# apt_install <package>...: those of the packages that are missing; asks for root rights only if there are any.
+# apt_install <package>...: installs the missing ones; needs root only if there are any.
 apt_install() {
 	local missing=() p sudo= help
 	for p in "$@"; do
@@ -60,7 +60,7 @@ apt_install() {
 		die "$help"
 }
 
-# configure <folder> <cmake arguments>...: once, and again if the arguments change.
+# configure <folder> <cmake arguments>...: runs cmake once, and again if the arguments change.
 configure() {
 	local dir=$1 wanted log
 	shift

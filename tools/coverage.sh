@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lines and branches of src/ that the tests run: a build of its own with counters, the C tests and the Python tests over it, and the
-# figures as text, and as pages in build/coverage/html. `tools/coverage.sh core` leaves the Python tests, and what needs libtorch, out.
+# Line and branch coverage of src/ by the C and Python tests, from a separate build with counters: as text, and as pages in
+# build/coverage/html. `tools/coverage.sh core` leaves out the Python tests and everything that needs libtorch.
 source "$(dirname "$0")/common.sh"
 
 dir=$build/coverage

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets with clang and runs each for FUZZ_SECONDS. For fuzz_<what>.c and torch_<what>.c the seeds are in
-# fuzz/corpus/<what>/ and the words, if any, in fuzz/<what>.dict. What the fuzzer finds on the way goes to
-# build/fuzz/corpus/<what>/, crashes to build/fuzz/.
+# fuzz/corpus/<what>/ and the words, if any, in fuzz/<what>.dict. New inputs go to build/fuzz/corpus/<what>/, crashes
+# to build/fuzz/.
 source "$(dirname "$0")/common.sh"
 
 can_fuzz() {

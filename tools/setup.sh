@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Set-up, in two steps: what the build and the demo need (Debian packages, .venv, torch), and with the argument `test` also what
-# the tests need (tools, real models, a browser). What is done is not done again: .venv/.stamp-<step>-<hash of the files
-# that say what> says that .venv holds this very set.
-# With NO_INSTALL=1 only looks at what is there.
+# Installs what the build and the demo need (Debian packages, .venv, torch), and with the argument `test` also what the tests and
+# the site need (tools, real models, a browser). A file .venv/.stamp-<step>-<hash of the lists> marks a finished step, so the next
+# run does nothing. With NO_INSTALL=1 it only checks what is there.
 source "$(dirname "$0")/common.sh"
 
 have "$PYTHON" || die "no '$PYTHON'; Python 3.10 or newer is needed (PYTHON=... names another)"
@@ -25,7 +24,7 @@ if [ -n "$NO_INSTALL" ]; then
 	exit 0
 fi
 
-# want <package> <program, or file that it brings>: programs that are there from elsewhere count.
+# want <package> <program or file>: adds the package unless the program or file exists already.
 packages=()
 want() {
 	case $2 in
@@ -59,7 +58,7 @@ if [ "${1:-build}" = test ]; then
 fi
 apt_install "${packages[@]}"
 
-# stamp_of <step> <files>...: the file that says that a step is done.
+# stamp_of <step> <files>...: the file that marks a step as done.
 stamp_of() { say "$venv/.stamp-$1-$(cat "${@:2}" | sha256sum | cut -c1-16)"; }
 done_with() { # done_with <step> <stamp>
 	rm -f "$venv/.stamp-$1-"*
@@ -81,7 +80,7 @@ if [ ! -e "$stamp" ]; then
 fi
 [ "${1:-build}" = test ] || exit 0
 
-# What the tests of the report drive the browser with; its version and its hash are in package-lock.json.
+# The browser driver for the tests of the report; package-lock.json pins its version and hash.
 browser=tests/browser
 browser_stamp=$browser/node_modules/.stamp-$(sha256sum <$browser/package-lock.json | cut -c1-16)
 if [ ! -e "$browser_stamp" ]; then
@@ -90,8 +89,8 @@ if [ ! -e "$browser_stamp" ]; then
 	touch "$browser_stamp"
 fi
 
-# torch is there, and held by the constraints. The model libraries come without their dependencies: several would bring a
-# second torch, or a second OpenCV.
+# torch is installed and pinned by the constraints. The model libraries are installed without dependencies, because several would
+# bring a second torch or a second OpenCV.
 stamp=$(stamp_of test constraints.txt requirements-*.txt tools/setup.sh tools/torchvision.sh)
 if [ ! -e "$stamp" ]; then
 	say "Installing tools for tests and checks"

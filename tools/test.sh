@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The checks. tools/test.sh all | fast | full | sanitize <sanitizers> | format
 #
-# Every step runs, also after one that failed; the last line says whether all passed. A step whose tool the machine
-# does not have (possible with NO_INSTALL=1 only) says so and is left out.
+# Every step runs, even after a failure; the last line says whether all passed. A step whose tool is missing (possible only with
+# NO_INSTALL=1) is skipped and reported.
 source "$(dirname "$0")/common.sh"
 
 failed=()

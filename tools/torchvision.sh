@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes `import torchvision` work beside a torch for CPUs. Its wheels are linked with the CUDA half of torch, so that their
-# operators (nms, roi_align) would not load at all. This gives them libraries of those names which hold what they ask
-# for: functions that no tensor on a CPU ever calls.
+# Makes `import torchvision` work with a CPU build of torch. Its wheels are linked with torch's CUDA libraries, so their operators
+# (nms, roi_align) would not load. This creates stub libraries of those names with the missing functions, which CPU tensors never
+# call.
 source "$(dirname "$0")/common.sh"
 
 "$python" -c 'import torchvision' 2>/dev/null && exit 0

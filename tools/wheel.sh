@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A wheel of the package in dist/, and a test of it: in an environment that has nothing but the wheel and what it asks for.
-# Small libraries (jansson, METIS, zstd, OpenSSL's libcrypto) travel inside it; torch does not.
+# Builds a wheel in dist/ and tests it in an environment with only the wheel and its dependencies. Small libraries (jansson, METIS,
+# zstd, OpenSSL's libcrypto) are bundled; torch is not.
 source "$(dirname "$0")/common.sh"
 [ -z "$NO_INSTALL" ] || die "make wheel installs an environment to try the wheel in; it cannot be had with NO_INSTALL=1"
 
