@@ -293,14 +293,18 @@ def overview(results: Results) -> tuple[str | None, str]:
         found = ratios(rows, way)
         return f"{min(found):.2f} to {max(found):.2f} times as fast as eager on {len(found)} models"
 
+    def off(rows: list[Row], way: str) -> str:
+        errors = [row.ways[way].get("error", 0.0) for row in rows if row.status(way) == "ok"]
+        return f"off by {max(errors):.1e} of the largest output at most"
+
     first = []
     if ratios(cpu, "tape"):
         first.append(f"The default tape gives eager's results bit for bit and is {spread(cpu, 'tape')}")
     if ratios(cpu, "fast"):
-        first.append(f'`optimize="fast"`, which may change the last bits, is {spread(cpu, "fast")}')
+        first.append(f'`optimize="fast"` is {spread(cpu, "fast")}, {off(cpu, "fast")}')
     sentences = ["; ".join(first) + " (CPU)."] if first else []
     if ratios(gpu, "graph"):
-        sentences.append(f"On a GPU, CUDA graphs are {spread(gpu, 'graph')}.")
+        sentences.append(f"On a GPU, CUDA graphs are {spread(gpu, 'graph')}, {off(gpu, 'graph')}.")
     gone = {short_name(model) for device in DEVICE for model, _ in results.absent("whole", device)}
     gone -= {short_name(row.model) for row in [*cpu, *gpu]}
     if gone:

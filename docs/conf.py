@@ -23,7 +23,6 @@ CONTENTS = {
     "Reference": "python-api c-api plan-format examples",
     "Development": "architecture files testing",
 }
-MODULES = "plan split spec candidates payload replay validation pipe profile tracing backends artifact signing"
 
 project = "Cleave"
 version = release = cleave.__version__
@@ -64,23 +63,21 @@ def examples(text: str) -> str:
 
 
 def python_api() -> str:
-    """Every public name with its docstring, by module; names of private modules are "other"."""
-    names: dict[str, list[str]] = {module: [] for module in [*MODULES.split(), "other", "errors"]}
-    for name in cleave.__all__:
-        found = getattr(cleave, name)
-        if inspect.isclass(found) or inspect.isfunction(found):
-            module = found.__module__.removeprefix("cleave.")
-            names[module if module in names else "other"].append(name)
-    parts = []
-    for module, members in names.items():
+    """Every public name with its docstring: those of cleave itself, then those that only its modules have."""
+    modules = {name: getattr(cleave, name) for name in cleave.__all__ if inspect.ismodule(getattr(cleave, name))}
+    parts, listed = [], set()
+    for title, module in {"cleave": cleave, **{f"cleave.{name}": module for name, module in modules.items()}}.items():
         rst = []
-        for name in members:
-            is_class = inspect.isclass(getattr(cleave, name))
-            own = [":members:", ":show-inheritance:"] if module == "errors" else [":members:"]
-            kind, options = ("autoclass", own) if is_class else ("autofunction", [])
-            rst.append("\n".join([f".. {kind}:: cleave.{name}", *(f"   {option}" for option in options), ""]))
+        for name in getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")]):
+            found = getattr(module, name)
+            own = module is cleave or getattr(found, "__module__", None) == module.__name__
+            if found in listed or not own or not (inspect.isclass(found) or inspect.isfunction(found)):
+                continue
+            listed.add(found)
+            kind, options = ("autoclass", "   :members:\n") if inspect.isclass(found) else ("autofunction", "")
+            rst.append(f".. {kind}:: {title}.{name}\n{options}")
         if rst:
-            parts.append(f"## {module.capitalize()}\n\n```{{eval-rst}}\n" + "\n".join(rst) + "```")
+            parts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n".join(rst) + "```")
     return "\n\n".join(parts)
 
 

@@ -244,6 +244,7 @@ class Dispatcher:
         in_order: bool,
         run: Callable[..., Any],
         miss: Callable[..., Any] | None,
+        inputs: Any,
         *args: Any,
     ) -> Any: ...
     def __enter__(self) -> Dispatcher: ...

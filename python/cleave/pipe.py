@@ -69,11 +69,11 @@ class Block(NamedTuple):
     cost: profiles.BlockProfile
 
 
-def _itself(staged: Staged, *unused: Any) -> Staged:
+def _itself(staged: Staged, leaves: Sequence[torch.Tensor]) -> Staged:
     return staged
 
 
-def _run_staged(staged: Staged, leaves: Sequence[torch.Tensor], recompute: bool, *unused: Any) -> Any:
+def _run_staged(staged: Staged, leaves: Sequence[torch.Tensor], recompute: bool) -> Any:
     plans = staged.plans
     return staged.run(leaves, plans.symbols(staged, plans.sizes_of(leaves)), recompute)
 

@@ -139,10 +139,6 @@ class _Variant:
         return finish(self.captured, self.program.rebinds, self.run(leaves))
 
 
-def _run(variant: _Variant, leaves: Sequence[torch.Tensor], *unused: Any) -> Any:
-    return variant(leaves)
-
-
 class Way:
     """Records plans of one grad mode and layout of the inputs: for the sizes of an example, or for many."""
 
@@ -213,13 +209,9 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: tuple[An
     return _tree.unflatten(captured.output, out)
 
 
-class Call(NamedTuple):
-    """A call with its arguments as they were at capture, by position or by keyword."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    leaves: Sequence[torch.Tensor]
-    plain: Hashable = None  # its plain values, where they are not those of the capture, or other inputs are None
+# A call: its arguments by position and by keyword as they were at capture, its tensors, and its plain values where they
+# are not those of the capture, or other inputs are None.
+Call = tuple[tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor], Hashable]
 
 
 class Kind(NamedTuple):
@@ -265,6 +257,7 @@ class Plan(_show.Shown, Drawable):
         for grad in self._grads:
             variant = self._first if grad is self._grads[0] else _Variant(captured, **self._how)
             self._served.add(self._served.ways(grad), self._way(variant, sized, example))
+        self._usual = {grad: self._served.ways(grad) for grad in self._grads}
         positional, keyword = captured.arguments.children
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
@@ -273,17 +266,18 @@ class Plan(_show.Shown, Drawable):
         # Inside a capture the model's own operators become part of that plan; torch.func has tensors of its own.
         if _native.recording() or _functorch.peek_interpreter_stack() is not None:
             return self._target.call(*args, **kwargs)
+        ways = self._usual.get(torch.is_grad_enabled()) if plain is None else None
         try:
-            return self._served.serve(self._ways(leaves, plain), (args, kwargs), leaves, _run)
+            return self._served.serve(ways or self._ways(leaves, plain), (args, kwargs), leaves, _Variant.__call__)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
         layouts = ((t.shape, t.stride(), t.requires_grad) for t in leaves)
         layout = (*layouts, *same_inputs(leaves), self._trainable())
         kind = Kind(torch.is_grad_enabled(), plain, layout)
-        return self._served.serve(self._served.ways(kind), (args, kwargs), leaves, _run)
+        return self._served.serve(self._served.ways(kind), (args, kwargs), leaves, _Variant.__call__)
 
     def _ways(self, leaves: Sequence[torch.Tensor], plain: Hashable) -> Ways[Way]:
-        """Those of a call, unless its layout is another one."""
+        """Those of a call that the first plan is not for, unless its layout is another one."""
         grad = torch.is_grad_enabled()
         if self._sized is not None and grad not in self._grads:  # the formulas are for the other grad mode
             return self._served.ways(Kind(grad, plain, tuple(t.shape for t in leaves)))
@@ -349,7 +343,7 @@ class Plan(_show.Shown, Drawable):
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
-        return self.arrange(args, kwargs, plain=False).leaves
+        return self.arrange(args, kwargs, plain=False)[2]
 
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any], plain: bool | None = None) -> Call:
         """A call as it was made at capture, with arguments by position or by keyword and in the same order, and its
@@ -358,7 +352,7 @@ class Plan(_show.Shown, Drawable):
         want = self._main.arguments
         flat = self._flat and not kwargs and len(args) == len(want.children[0].children)
         if flat and all(isinstance(a, torch.Tensor) for a in args):
-            return Call(args, kwargs, args)
+            return args, kwargs, args, None
         try:
             return self._matched(args, kwargs)
         except InputError:
@@ -388,7 +382,7 @@ class Plan(_show.Shown, Drawable):
         mine: list[Any] = list(keyword.keys)
         for want in (*positional.children, *keyword.children):
             _tree.plain_parts(want, want, mine)
-        return None if parts == mine else Call(args, kwargs, leaves, tuple(parts))
+        return None if parts == mine else (args, kwargs, leaves, tuple(parts))
 
     def _matched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         order = [k for k in self._main.arguments.children[1].keys if k in kwargs]
@@ -396,7 +390,7 @@ class Plan(_show.Shown, Drawable):
         spec, leaves, _ = _tree.flatten((args, kwargs))
         names = parameter_names(self._target, max(len(args), len(self._main.arguments.children[0].children)))
         _tree.match_call(self._main.arguments, spec, names)
-        return Call(args, kwargs, leaves)
+        return args, kwargs, leaves, None
 
     def _as_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]] | None:
         """The same call with arguments by position or by keyword as they were at capture, and further ones that had

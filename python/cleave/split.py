@@ -60,11 +60,11 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-def _itself(cut: Cut, *unused: Any) -> Cut:
+def _itself(cut: Cut, leaves: Sequence[torch.Tensor]) -> Cut:
     return cut
 
 
-def _run_prefix(cut: Cut, leaves: Sequence[torch.Tensor], *unused: Any) -> tuple[Cut, tuple[torch.Tensor, ...]]:
+def _run_prefix(cut: Cut, leaves: Sequence[torch.Tensor]) -> tuple[Cut, tuple[torch.Tensor, ...]]:
     return cut, cut.run_prefix(leaves)
 
 
@@ -237,7 +237,7 @@ class SplitRuntime(_show.Shown, Drawable):
         call = self.trace_plan.arrange(args, kwargs)
         with torch.set_grad_enabled(grad):
             cut, tensors = self.prefix_tensors(call, grad)
-            sizes = cut.plans.sizes_of(call.leaves)
+            sizes = cut.plans.sizes_of(call[2])
             self.suffix_by(cut, sizes, lambda c: c.run_suffix(tensors, c.plans.symbols(c, sizes)), call[:2])
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
@@ -385,7 +385,7 @@ class SplitRuntime(_show.Shown, Drawable):
         to the boundary. inputs: what the prefix got, if it is known: one that is missing can be recorded then."""
         at, found = cut.candidate.position + 1, None
 
-        def by(other: Cut, *unused: Any) -> R:
+        def by(other: Cut) -> R:
             nonlocal found
             if found is not None:
                 self._check_same(cut, other, at, sizes, found)
@@ -399,7 +399,7 @@ class SplitRuntime(_show.Shown, Drawable):
         alone = inputs is None or self._half is not None
         try:
             out: R = self._served.dispatch.serve(
-                ways, point, cut, False, by, None if alone else self._served.miss, ways, point, inputs
+                ways, point, cut, False, by, None if alone else self._served.miss, inputs
             )
             return out
         except GuardError as error:
@@ -429,7 +429,7 @@ class SplitRuntime(_show.Shown, Drawable):
         tensors: dict[str, torch.Tensor],
         record: _train.Record | None,
     ) -> BoundaryPayload:
-        sizes = cut.plans.sizes_of(call.leaves)
+        sizes = cut.plans.sizes_of(call[2])
         return BoundaryPayload(
             split_id=self.split_id,
             graph_signature=cut.signature,
@@ -609,7 +609,7 @@ class SplitRuntime(_show.Shown, Drawable):
             cut, tensors = self.prefix_tensors(call, grad=True)
         _train.refuse_kept(cut)
         roots = dict(zip(cut.labels, tensors, strict=True))
-        record = _train.Record(self, cut, roots, call.leaves)
+        record = _train.Record(self, cut, roots, call[2])
         return self._payload(cut, call, _train.detached(roots), record)
 
     def train_suffix(
