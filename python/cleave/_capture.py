@@ -1005,14 +1005,22 @@ def flow_symbols(points: list[int], count: int, given: Sequence[str] = ()) -> tu
     return names, low, [max(c) for c in columns]
 
 
-def misfit(mine: Recorded, other: Recorded) -> str | None:
+class Misfit(NamedTuple):
+    """Why two records have another structure. lengths: sequences (of unbind, split) are longer in one of them."""
+
+    reason: str
+    lengths: bool = False
+
+
+def misfit(mine: Recorded, other: Recorded) -> Misfit | None:
     """Why a record at another size or on other data differs from the first in more than numbers."""
-    reason: str | None = _native.align(mine.stream, other.stream)
-    if reason is None:
-        reason = _tree.difference(mine.output, other.output, "the output", numbers=True)
+    found = _native.align(mine.stream, other.stream)
+    if found is not None:
+        return Misfit(*found)
+    reason = _tree.difference(mine.output, other.output, "the output", numbers=True)
     for x, y in zip(mine.calls, other.calls, strict=False):
         reason = reason or x.difference(y)
-    return reason
+    return Misfit(reason) if reason else None
 
 
 def compare(a: Recorded, b: Recorded) -> tuple[int, str | None]:

@@ -314,7 +314,7 @@ class Cuts(Plans[Cut]):
     ) -> None:
         """first: the cuts of the example's regime, whose boundary and whose symbols these have too."""
         self.want = want
-        sizes = want.spec.sizes if first is None else first.found_sizes(want.spec.batch_symbol)
+        sizes = want.spec.sizes if first is None else first.found_sizes(want.spec.batch_symbol, example)
         if sizes.empty and want.objective.batch_size is not None:
             raise SplitError("objective: batch_size needs a dynamic_batch; without one the example has the size")
         super().__init__(home, target, example, sizes, regime, None if first is None else first.main)

@@ -6,7 +6,7 @@ happened (src/exec/undo.c): a plan that was recorded with that value serves it."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -116,13 +116,12 @@ class Served(Generic[P, T]):
     ) -> R:
         """run(plan, leaves, *args), of the plan that serves; one that is missing is recorded."""
         point = ways.point(leaves)
-        call = (ways, point, None, in_order, run, self.miss, leaves, *args, ways, point, inputs)
         try:
-            out: R = self.dispatch.serve(*call)
+            out: R = self.dispatch.serve(ways, point, None, in_order, run, self.miss, inputs, leaves, *args)
         except InputError:
             if not self._drop_stale(ways, point):
                 raise
-            out = self.dispatch.serve(*call)
+            out = self.dispatch.serve(ways, point, None, in_order, run, self.miss, inputs, leaves, *args)
         return out
 
     def _drop_stale(self, ways: Ways[P], point: Point | None) -> bool:
@@ -139,10 +138,12 @@ class Served(Generic[P, T]):
                 found = True
         return found
 
-    def miss(self, why: int, error: GuardError | None, *call: Any) -> T | None:
+    def miss(
+        self, why: int, error: GuardError | None, ways: Ways[P], point: Point | None, inputs: tuple[Any, Any]
+    ) -> T | None:
         """Records a plan for a call that nothing serves: at its sizes, if something that records has not seen them,
         else the way that its data leads, or its regime."""
-        ways, point, (args, kwargs) = call[-3:]
+        args, kwargs = inputs
         tried = [p.plans for p in self.dispatch.list(ways, point)]
         for way in self._last_first(ways):
             if not any(way is t for t in tried):
@@ -162,6 +163,15 @@ class Served(Generic[P, T]):
     def _last_first(self, ways: Ways[P]) -> list[P]:
         last = self.dispatch.find(ways)
         return sorted(ways.all, key=lambda way: last is None or last.plans is not way)
+
+    def warn_of_plain(self, found: Iterable[bool]) -> None:
+        """A file takes tensors alone; found: which regimes are of other plain values than the example's."""
+        n = sum(found)
+        if n:
+            warn(
+                f"the file of {self.name} is for the plain values of the example (numbers, flags, texts, None): plans "
+                f"for {n} other sets of them are not in it, and it refuses inputs for them"
+            )
 
     # ---- plans
 

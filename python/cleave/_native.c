@@ -306,7 +306,7 @@ static PyMethodDef functions[] = {
 	{"set_error_classes", set_error_classes, METH_O, "set_error_classes({status number: class})"},
 	{"set_skipped_prefixes", set_skipped_prefixes, METH_O, "set_skipped_prefixes(tuple of folders)"},
 	{"compare", stream_compare_py, METH_VARARGS, "compare(a, b) -> (verdict, reason, operator)"},
-	{"align", stream_align_py, METH_VARARGS, "align(a, b) -> None, or why streams at two sizes do not align"},
+	{"align", stream_align_py, METH_VARARGS, "align(a, b) -> None, or why streams at two sizes do not align, and whether lengths of lists do"},
 	{"data_points", stream_data_points_py, METH_VARARGS,
      "data_points(streams, points, nsymbols) -> (points, nsymbols)"},
 	{"build", plan_build_py, METH_VARARGS,

@@ -244,23 +244,13 @@ static PyObject *dispatcher_list(DispatcherObject *o, PyObject *args, PyObject *
 
 typedef struct Serving {
 	DispatcherObject *o;
-	PyObject *const *args; /* run, miss, and what both get */
+	PyObject *const *args; /* as serve() got them */
 	Py_ssize_t nargs;
 	PyObject *error, *made, *out; /* the first refusal; what misses recorded; the result */
 	uint64_t version;             /* of the entries that were looked at */
 } Serving;
 
-/* f(first…, *args) */
-static PyObject *call(const Serving *s, PyObject *f, PyObject *const *first, Py_ssize_t nfirst)
-{
-	PyObject *few[16];
-	Py_ssize_t n = s->nargs - 2;
-	if (n + nfirst > 16)
-		return PyErr_Format(PyExc_TypeError, "serve: too many arguments");
-	memcpy(few, first, (size_t)nfirst * sizeof *few);
-	memcpy(few + nfirst, s->args + 2, (size_t)n * sizeof *few);
-	return PyObject_Vectorcall(f, few, (size_t)(n + nfirst), NULL);
-}
+enum { REGIME, POINT, FIRST, IN_ORDER, RUN, MISS, INPUTS, NARGS, MOST_ARGS = 4 }; /* then what `run` gets */
 
 /* Takes the exception that is set, if it is a refusal by a guard that left no trace. */
 static bool take_refusal(Serving *s)
@@ -291,9 +281,10 @@ static bool take_refusal(Serving *s)
 static clv_status run_payload(void *ctx, void *payload)
 {
 	Serving *s = ctx;
-	PyObject *which = Py_NewRef((PyObject *)payload);
-	s->out = call(s, s->args[0], &which, 1);
-	Py_DECREF(which);
+	PyObject *given[1 + MOST_ARGS] = {Py_NewRef((PyObject *)payload)};
+	memcpy(given + 1, s->args + NARGS, (size_t)(s->nargs - NARGS) * sizeof *given);
+	s->out = PyObject_Vectorcall(s->args[RUN], given, (size_t)(1 + s->nargs - NARGS), NULL);
+	Py_DECREF(given[0]);
 	if (s->out)
 		return CLV_OK;
 	if (!take_refusal(s))
@@ -305,9 +296,8 @@ static clv_status run_payload(void *ctx, void *payload)
 
 static clv_status record(Serving *s, dispatch_why why, dispatch_answer *out)
 {
-	PyObject *first[] = {PyLong_FromLong(why), s->error ? s->error : Py_None};
-	PyObject *made = first[0] ? call(s, s->args[1], first, 2) : NULL;
-	Py_XDECREF(first[0]);
+	PyObject *made = PyObject_CallFunction(s->args[MISS], "iOOOO", (int)why, s->error ? s->error : Py_None,
+	                                       s->args[REGIME], s->args[POINT], s->args[INPUTS]);
 	if (!made)
 		return CLV_E_INVALID;
 	int kept = made == Py_None ? 0 : PyList_Append(s->made, made);
@@ -364,7 +354,7 @@ static clv_status miss(void *ctx, dispatch_why why, dispatch_answer *out)
 {
 	Serving *s = ctx;
 	DispatcherObject *o = s->o;
-	if (s->args[1] == Py_None)
+	if (s->args[MISS] == Py_None)
 		return CLV_OK;
 	bool begun = recording_begin(o);
 	uint64_t now = dispatch_version(o->d);
@@ -378,21 +368,21 @@ static clv_status miss(void *ctx, dispatch_why why, dispatch_answer *out)
 	return st;
 }
 
-/* serve(regime, point, first or None, in_order, run, miss, *args) -> run(payload, *args) of the payload that serves;
-   miss(why, error or None, *args) -> a payload that it recorded, or None */
+/* serve(regime, point, first or None, in_order, run, miss, inputs, *args) -> run(payload, *args) of the payload that
+   serves; miss(why, error or None, regime, point, inputs) -> a payload that it recorded, or None */
 static PyObject *dispatcher_serve(DispatcherObject *o, PyObject *const *args, Py_ssize_t nargs)
 {
-	Serving s = {.o = o, .args = args + 4, .nargs = nargs - 4, .version = dispatch_version(o->d)};
+	Serving s = {.o = o, .args = args, .nargs = nargs, .version = dispatch_version(o->d)};
 	dispatch_call c = {.run = run_payload, .miss = miss, .ctx = &s};
 	point p;
-	if (nargs < 6)
-		return PyErr_Format(PyExc_TypeError, "serve takes at least 6 arguments");
-	if (!regime_number(o, args[0], &c.query.regime) || !point_read(args[1], &p))
+	if (nargs < NARGS || nargs > NARGS + MOST_ARGS)
+		return PyErr_Format(PyExc_TypeError, "serve takes %d to %d arguments", NARGS, NARGS + MOST_ARGS);
+	if (!regime_number(o, args[REGIME], &c.query.regime) || !point_read(args[POINT], &p))
 		return NULL;
 	c.query.point = p.at;
 	c.query.npoint = p.n;
-	c.first = args[2] == Py_None ? NULL : args[2];
-	c.in_order = args[3] == Py_True;
+	c.first = args[FIRST] == Py_None ? NULL : args[FIRST];
+	c.in_order = args[IN_ORDER] == Py_True;
 	clv_status st = dispatch_serve(o->d, &c);
 	Py_XDECREF(s.made);
 	if (st == CLV_OK || PyErr_Occurred()) {
@@ -417,7 +407,7 @@ static PyMethodDef dispatcher_methods[] = {
 	{"list", (PyCFunction)(void (*)(void))dispatcher_list, METH_VARARGS | METH_KEYWORDS,
      "list(regime=…, point=None, name=None) -> payloads"},
 	{"serve", (PyCFunction)(void (*)(void))dispatcher_serve, METH_FASTCALL,
-     "serve(regime, point, first, in_order, run, miss, *args) -> what run(payload, *args) gives"},
+     "serve(regime, point, first, in_order, run, miss, inputs, *args) -> what run(payload, *args) gives"},
 	{NULL, NULL, 0, NULL}};
 
 PyTypeObject DispatcherType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Dispatcher",

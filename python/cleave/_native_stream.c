@@ -396,13 +396,14 @@ PyObject *stream_data_points_py(PyObject *self, PyObject *args)
 PyObject *stream_align_py(PyObject *self, PyObject *args)
 {
 	StreamObject *a, *b;
+	bool lengths;
 	char *reason;
 	if (!PyArg_ParseTuple(args, "O!O!", &StreamType, &a, &StreamType, &b))
 		return NULL;
-	clv_status st = stream_align(a->s, b->s, &reason);
+	clv_status st = stream_align(a->s, b->s, &lengths, &reason);
 	if (st != CLV_OK)
 		return raise_status(st);
-	PyObject *out = Py_BuildValue("z", reason);
+	PyObject *out = reason ? Py_BuildValue("(sO)", reason, lengths ? Py_True : Py_False) : Py_NewRef(Py_None);
 	mem_free(reason);
 	return out;
 }

@@ -5,7 +5,7 @@ trainable, dtypes and devices, autocast. Its plans are captured when it is first
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -27,6 +27,7 @@ class Regime(NamedTuple):
     tensors: tuple[Any, ...]  # dtype and device of every module tensor; what is trainable, where grad counts
     inputs: tuple[Any, ...]  # memory layout; what requires grad, where grad counts
     modes: tuple[Any, ...]  # around the call: autocast, default dtype
+    plain: Hashable = None  # plain values of the inputs, where they are not those of the example
 
 
 class Reader:
@@ -41,7 +42,7 @@ class Reader:
         self.modules = [m for _, m in self.target.modules()]
         self.places = [(t.holder, t.key) for t in self.target.tensors()]
 
-    def regime(self, leaves: Sequence[torch.Tensor], grad: bool) -> Regime:
+    def regime(self, leaves: Sequence[torch.Tensor], grad: bool, plain: Hashable = None) -> Regime:
         """As things are."""
         try:
             tensors = [holder[key] for holder, key in self.places]
@@ -54,6 +55,7 @@ class Reader:
             tuple([(t.dtype, t.device, grad and t.requires_grad) for t in tensors if isinstance(t, torch.Tensor)]),
             tuple([(_layout(t), grad and t.requires_grad) for t in leaves]),
             (_autocast("cpu"), _autocast("cuda"), torch.get_default_dtype()),
+            plain,
         )
 
 
@@ -146,9 +148,9 @@ class Plans(Generic[T]):
     def check_example(self, sizes: dict[str, int]) -> None:
         """Whether the example has sizes that were asked for."""
 
-    def found_sizes(self, batch_symbol: str) -> SizeSpec:
+    def found_sizes(self, batch_symbol: str, example: tuple[Any, Any]) -> SizeSpec:
         """The sizes that may change, where they were found."""
-        return found_sizes(self.sized, self.names, batch_symbol)
+        return found_sizes(self.sized, self.names, batch_symbol, take_apart(self.target, *example))
 
     def origin(self, captured: Captured) -> str:
         """At which sizes a plan was made, where that says something."""

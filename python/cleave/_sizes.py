@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from . import _dims, _native, _shapes, _tree, progress
-from ._capture import Arguments, Capture, Captured, ModuleUse, Recorded, flow_symbols, misfit, recycling
+from ._capture import Arguments, Capture, Captured, Misfit, ModuleUse, Recorded, flow_symbols, misfit, recycling
 from ._dims import ENOUGH, Place, Point, SizeSpec, Symbol
 from ._log import logger
 from ._state import Target
@@ -58,11 +58,7 @@ class Built(NamedTuple):
     captured: Captured | None
     reason: str | None
     doubt: Point | None = None
-
-
-def _is_sequence(reason: str | None) -> bool:
-    """Structures differ in how long a sequence is (src/capture/compare.c says it so)."""
-    return reason is not None and ("another number of results" in reason or "another length" in reason)
+    few: bool = False  # the reason is that more sizes have to be seen
 
 
 def _fold(*records: Recorded) -> None:
@@ -74,19 +70,22 @@ def _fold(*records: Recorded) -> None:
 class Family:
     """Points at which the forward has one structure."""
 
-    def __init__(self, point: Point, recorded: Recorded, differs: str | None) -> None:
+    def __init__(self, point: Point, recorded: Recorded, differs: Misfit | None) -> None:
         self.streams: tuple[tuple[Point, Recorded], ...] = ((point, recorded),)
-        self.differs = differs  # from the first family, or from its formulas; None: it is the first
+        # From the first family, or from its formulas; None: it is the first.
+        self.differs = differs.reason if differs is not None else None
+        self.lengths = differs is not None and differs.lengths
         self.captured: Captured | None = None  # the plan with formulas
         self.made: tuple[Capture, Looked, Point] | None = None  # where and from what
         self.reason: str | None = None  # why there are no formulas
+        self.few = False  # more sizes have to be seen for them
         self.flow: Flow | None = None
 
-    def misfit(self, recorded: Recorded) -> str | None:
+    def misfit(self, recorded: Recorded) -> Misfit | None:
         """Why a record at another point has another structure."""
         mine = self.streams[0][1]
         if len(mine.calls) != len(recorded.calls):
-            return "autograd functions are called at some sizes only"
+            return Misfit("autograd functions are called at some sizes only")
         return misfit(mine, recorded)
 
     def add(self, point: Point, recorded: Recorded) -> None:
@@ -101,7 +100,7 @@ class Family:
 
     def take_out(self, point: Point, reason: str | None) -> Family:
         """The record at a point becomes a family of its own."""
-        odd = Family(point, next(r for p, r in self.streams if p == point), reason)
+        odd = Family(point, next(r for p, r in self.streams if p == point), Misfit(reason) if reason else None)
         self.streams = tuple(s for s in self.streams if s[0] != point)
         return odd
 
@@ -119,7 +118,8 @@ def build(
     others = [(p, r) for p, r in streams if p != point]
     for i, s in enumerate(symbols):
         if len({point[i], *(p[i] for p, _ in others)}) < (ENOUGH if s.low < s.high else 1):
-            return Built(None, f"the model was seen at too few sizes of {s.name} to tell how it follows them")
+            reason = f"the model was seen at too few sizes of {s.name} to tell how it follows them"
+            return Built(None, reason, few=True)
     if flow is not None:
         built = _build(symbols, grad, work, (looked[0], flow.same), point, others, flow.records)
         if built.captured is not None and built.captured.plan.flows():
@@ -162,26 +162,35 @@ def build_most(
     point: Point,
     streams: Streams,
     flow: Flow | None,
-) -> tuple[Captured | None, str | None, Point | None]:
+) -> tuple[Built, Point | None]:
     """As build, and if need be without one of the other records, whose point is the last result."""
-    captured, reason, _ = build(symbols, grad, work, looked, point, streams, flow)
+    built = build(symbols, grad, work, looked, point, streams, flow)
     odd_ones = [p for p, _ in reversed(streams) if p != point][:MOST_ODD] if len(streams) > ENOUGH else []
-    for odd in odd_ones if captured is None else ():
+    for odd in odd_ones if built.captured is None else ():
         captured = build(symbols, grad, work, looked, point, [s for s in streams if s[0] != odd], flow).captured
         if captured is not None:
-            return captured, reason, odd
-    return captured, reason, None
+            return built._replace(captured=captured), odd
+    return built, None
 
 
-def found_sizes(sized: Sized | None, names: Sequence[str], batch_symbol: str) -> SizeSpec:
+def found_sizes(sized: Sized | None, names: Sequence[str], batch_symbol: str, arguments: Arguments) -> SizeSpec:
     """The sizes that may change, where they were found: in another call they may be equal by chance to sizes that may
-    not. names: of the inputs."""
+    not. names: of the inputs then; arguments: those now, of which some may be new."""
     symbols = sized.symbols if sized is not None else ()
     dims: dict[str, dict[int, str]] = {}
+    sizes: dict[int, set[str]] = {}
+    here = dict(zip(arguments.names, arguments.leaves, strict=True))
     for s in symbols:
         for leaf, dim in s.places:
-            dims.setdefault(names[leaf], {})[dim] = s.name
-    return SizeSpec(None, batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols})
+            if names[leaf] in here and dim < here[names[leaf]].dim():
+                dims.setdefault(names[leaf], {})[dim] = s.name
+                sizes.setdefault(here[names[leaf]].shape[dim], set()).add(s.name)
+    for name, t in here.items():
+        for dim, n in enumerate(() if name in names or t.is_nested else t.shape):
+            if len(sizes.get(n, ())) == 1:
+                dims.setdefault(name, {})[dim] = next(iter(sizes[n]))
+    left = {name for found in dims.values() for name in found.values()}
+    return SizeSpec(None, batch_symbol, dims, {s.name: (s.low, s.high) for s in symbols if s.name in left})
 
 
 class Sized:
@@ -247,7 +256,7 @@ class Sized:
         if self.captured.symbols:
             return None
         first, *others = self.families
-        if first.reason is not None and "too few sizes" not in first.reason:
+        if first.reason is not None and not first.few:
             return first.reason
         return next((f.differs for f in others if f.differs), first.reason)
 
@@ -387,7 +396,7 @@ class Sized:
         captured = self._probed(arguments)
         if captured.symbols or not self.may_fold:
             return captured
-        if not self.folding and not any(_is_sequence(f.differs) for f in self.families):
+        if not self.folding and not any(f.lengths for f in self.families):
             return captured
         kept = self.folding, self.families, self.served, self.plans
         self.folding, self.may_fold, self.families, self.served, self.plans = not self.folding, False, (), {}, ()
@@ -486,7 +495,8 @@ class Sized:
                 recorded = self.recorded(work, self.resized(arguments, point).copies())
             except Exception:  # the model does not run here
                 return False, None
-            if self.may_fold and not self.folding and _is_sequence(family.misfit(recorded)):
+            found = family.misfit(recorded)
+            if self.may_fold and not self.folding and found is not None and found.lengths:
                 self.folding = True
                 _fold(*looked, recorded, *([] if own is None else [own]))
             if family.misfit(recorded) is None:
@@ -497,14 +507,14 @@ class Sized:
 
     def place(self, point: Point, recorded: Recorded) -> None:
         """Puts a record into the family of its structure; a new one when it has a structure of its own."""
-        first: str | None = None
+        first: Misfit | None = None
         for family in self.families:
-            reason = family.misfit(recorded)
-            if reason is None:
+            found = family.misfit(recorded)
+            if found is None:
                 family.add(point, recorded)
                 return
-            first = first or reason
-        log.debug("%s: another structure: %s", self._point_text(point), first)
+            first = first or found
+        log.debug("%s: another structure: %s", self._point_text(point), first.reason if first else "")
         self.families = (*self.families, Family(point, recorded, first))
 
     def serve(self, captured: Captured, points: Sequence[Point], why: str | None) -> None:
@@ -608,7 +618,7 @@ class Sized:
     def _rebuilt(self, family: Family, point: Point, recorded: Recorded) -> Built:
         """The plan of a family as it would be with one more record."""
         if family.made is None:
-            return Built(None, family.reason)
+            return Built(None, family.reason, few=family.few)
         streams = [*(s for s in family.streams if s[0] != point), (point, recorded)]
         return build(self.symbols, self.grad, *family.made, streams, family.flow)
 
@@ -618,17 +628,18 @@ class Sized:
         mine, probe = looked = self._looked(work, recorded)
         family = self._family_without_formulas(point, mine)
         flow = self._flow(work, mine)
-        captured, reason, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams, flow)
+        built, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams, flow)
+        captured = built.captured
         if captured is not None and self._holds(captured, work):
             if odd is not None:
-                self.families = (*self.families, family.take_out(odd, reason))
+                self.families = (*self.families, family.take_out(odd, built.reason))
             family.flow = flow
             family.settle(captured, work, looked, point)
             self._retire([p for p, _ in family.streams])
             self.serve(captured, [p for p, _ in family.streams], family.differs)
             return captured
-        if "too few sizes" not in (reason or ""):
-            family.reason = reason
+        if not built.few:
+            family.reason, family.few = built.reason, False
         captured = None if self.folding else work.with_flow(mine, self.grad)
         captured = captured or work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
         self.check(captured, work)
@@ -641,15 +652,15 @@ class Sized:
         self.served = {p: c for p, c in self.served.items() if p not in points or c.symbols}
 
     def _family_without_formulas(self, point: Point, recorded: Recorded) -> Family:
-        first: str | None = None
+        first: Misfit | None = None
         for family in self.families:
-            reason = family.misfit(recorded)
-            if reason is None and family.captured is None:
+            found = family.misfit(recorded)
+            if found is None and family.captured is None:
                 family.add(point, recorded)
                 return family
-            if reason is None:
-                reason = self._rebuilt(family, point, recorded).reason
-            first = first or reason
+            if found is None:
+                found = Misfit(self._rebuilt(family, point, recorded).reason or "")
+            first = first or found
         family = Family(point, recorded, first)
         self.families = (*self.families, family)
         return family
@@ -765,7 +776,7 @@ class _Prober:
         captured = self._without_one(looked)
         if captured is not None:
             return self._settle(captured, self.work, looked, self.base)
-        if self.failure and "too few sizes" in (self.main.reason or ""):
+        if self.failure and self.main.few:
             self.main.reason = f"{self.main.reason}; at another size the model says: {self.failure}"
         return None
 
@@ -774,7 +785,7 @@ class _Prober:
         sized, main = self.sized, self.main
         for _ in range(ENOUGH):
             found = build(sized.symbols, sized.grad, self.work, looked, self.base, main.streams, main.flow)
-            main.reason = found.reason
+            main.reason, main.few = found.reason, found.few
             log.debug("formulas from %d records: %s", len(main.streams), found.reason or "found")
             if found.captured is not None or found.doubt is None or found.doubt in self.tried:
                 return found.captured
@@ -790,12 +801,10 @@ class _Prober:
     def _without_one(self, looked: Looked) -> Captured | None:
         """Formulas for all points but one, which then has something of its own."""
         sized, main = self.sized, self.main
-        captured, reason, odd = build_most(
-            sized.symbols, sized.grad, self.work, looked, self.base, main.streams, main.flow
-        )
+        built, odd = build_most(sized.symbols, sized.grad, self.work, looked, self.base, main.streams, main.flow)
         if odd is not None:
-            sized.families = (*sized.families, main.take_out(odd, reason))
-        return captured
+            sized.families = (*sized.families, main.take_out(odd, built.reason))
+        return built.captured
 
     def _line(self, i: int) -> _dims.Line:
         """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""

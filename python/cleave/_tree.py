@@ -76,6 +76,7 @@ LEAF = Spec("leaf", torch.Tensor)
 _FIXED: tuple[type, ...] = (torch.nn.Module, torch.Generator, type, types.ModuleType, types.FunctionType)
 _FIXED += (types.BuiltinFunctionType, types.MethodType, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FIXED += (enum.Enum, range, slice)
+_PLAIN_OBJECTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
 
 
 def _holds_tensor(obj: Any, seen: set[int]) -> bool:
@@ -345,6 +346,34 @@ def match(want: Spec, got: Spec, path: str) -> None:
         raise InputError(f"{where}: the plan was captured with {len(want.children)} items, got {len(got.children)}")
     for i, (x, y) in enumerate(zip(want.children, got.children, strict=True)):
         match(x, y, f"{path}[{want.keys[i] if want.keys else i!r}]")
+
+
+def is_default(value: Any, default: Any) -> bool:
+    """An argument is what it would be if it were left out."""
+    return value is default or (type(value) in PLAIN and _equal(value, default))
+
+
+def plain_parts(want: Spec, got: Spec, out: list[Any]) -> bool:
+    """Adds what tells two calls apart that differ in plain values alone (numbers, flags, texts, None), or in inputs
+    that are None in one of them. False: they differ in more."""
+    if got.kind == "leaf":
+        out.append(torch.Tensor)
+        return want.kind == "leaf" or (want.kind == "const" and want.value is None)
+    if got.kind == "const":
+        value = got.value
+        if value is not None and type(value) not in PLAIN and not isinstance(value, _PLAIN_OBJECTS):
+            return want.kind == "const" and same_constant(want, got)
+        out.append((got.cls, value.hex() if isinstance(value, float) else value))
+        return want.kind == "const" or (want.kind == "leaf" and value is None)
+    if want.kind == "const" and want.value is None:  # a nested input that was None
+        return False
+    same = want.kind == got.kind and want.cls is got.cls and want.keys == got.keys
+    return (
+        same
+        and len(want.children) == len(got.children)
+        and (want.kind != "pytree" or _equal(want.context, got.context))
+        and all(plain_parts(x, y, out) for x, y in zip(want.children, got.children, strict=True))
+    )
 
 
 def tokens(spec: Spec) -> list[Token]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -69,11 +69,11 @@ class Block(NamedTuple):
     cost: profiles.BlockProfile
 
 
-def _itself(staged: Staged, *unused: Any) -> Staged:
+def _itself(staged: Staged, leaves: Sequence[torch.Tensor]) -> Staged:
     return staged
 
 
-def _run_staged(staged: Staged, leaves: Sequence[torch.Tensor], recompute: bool, *unused: Any) -> Any:
+def _run_staged(staged: Staged, leaves: Sequence[torch.Tensor], recompute: bool) -> Any:
     plans = staged.plans
     return staged.run(leaves, plans.symbols(staged, plans.sizes_of(leaves)), recompute)
 
@@ -105,7 +105,7 @@ class PartitionedPlan(_show.Shown):
         else:
             self._capture()
         first = self._first
-        self.plan = Plan(first.target, first.main.captured, first.sized)
+        self.plan = Plan(first.target, first.main.captured, first.sized, record=self._want.records)
         self.device_of: list[int] = self._partition.device_of()
         self.signature = first.main.signature
         tensors = [*take_apart(self._target, *example).leaves, *(t.tensor for t in self._target.tensors())]
@@ -152,7 +152,7 @@ class PartitionedPlan(_show.Shown):
         """Captures the model as it is, and puts the nodes into the stages of the first plan."""
         regime = ways.regime
         assert isinstance(regime, Regime)
-        if not ways.all:
+        if not ways.all and regime.plain is None:
             self._first.check_shapes(take_apart(self._target, args, kwargs).leaves)  # before the model is run on them
         if not self._whole:
             raise InputError(
@@ -164,7 +164,7 @@ class PartitionedPlan(_show.Shown):
     def _make(
         self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None, made: StagePlans | None = None
     ) -> StagePlans:
-        sizes = _sizes(self._want, self._target, example) if first is None else first.found_sizes("B")
+        sizes = _sizes(self._want, self._target, example) if first is None else first.found_sizes("B", example)
         like = None if first is None else first.main
         return StagePlans(self._served, self._target, example, sizes, regime, self.folding, self._choose, like, made)
 
@@ -280,22 +280,22 @@ class PartitionedPlan(_show.Shown):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._need_data()
-        args, kwargs, leaves = self.plan.arrange(args, kwargs)
-        ways = self._ways(leaves)
+        args, kwargs, leaves, plain = self.plan.arrange(args, kwargs)
+        ways = self._ways(leaves, plain)
         try:
             return self._run(ways, (args, kwargs), leaves)
         except InputError:
             self._reader.refresh()
-            again = self._ways(leaves)
+            again = self._ways(leaves, plain)
             if again is ways:
                 for plans in ways.all[:1]:
                     plans.explain(args, kwargs)
                 raise
         return self._run(again, (args, kwargs), leaves)
 
-    def _ways(self, leaves: Sequence[torch.Tensor]) -> Ways[StagePlans]:
+    def _ways(self, leaves: Sequence[torch.Tensor], plain: Hashable = None) -> Ways[StagePlans]:
         """Those of the model as it is now."""
-        return self._served.ways(self._reader.regime(leaves, torch.is_grad_enabled()))
+        return self._served.ways(self._reader.regime(leaves, torch.is_grad_enabled(), plain))
 
     def _run(self, ways: Ways[StagePlans], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]) -> Any:
         return self._served.serve(ways, inputs, leaves, _run_staged, self._want.recomputation)

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -139,10 +139,6 @@ class _Variant:
         return finish(self.captured, self.program.rebinds, self.run(leaves))
 
 
-def _run(variant: _Variant, leaves: Sequence[torch.Tensor], *unused: Any) -> Any:
-    return variant(leaves)
-
-
 class Way:
     """Records plans of one grad mode and layout of the inputs: for the sizes of an example, or for many."""
 
@@ -213,7 +209,17 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: tuple[An
     return _tree.unflatten(captured.output, out)
 
 
-Call = tuple[tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor]]
+# A call: its arguments by position and by keyword as they were at capture, its tensors, and its plain values where they
+# are not those of the capture, or other inputs are None.
+Call = tuple[tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor], Hashable]
+
+
+class Kind(NamedTuple):
+    """The regime of calls that the first plan is not for; for others it is their grad mode alone."""
+
+    grad: bool
+    plain: Hashable = None  # as in Call
+    layout: Hashable = None
 
 
 class Plan(_show.Shown, Drawable):
@@ -251,43 +257,69 @@ class Plan(_show.Shown, Drawable):
         for grad in self._grads:
             variant = self._first if grad is self._grads[0] else _Variant(captured, **self._how)
             self._served.add(self._served.ways(grad), self._way(variant, sized, example))
+        self._usual = {grad: self._served.ways(grad) for grad in self._grads}
         positional, keyword = captured.arguments.children
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs, leaves = self.arrange(args, kwargs)
+        args, kwargs, leaves, plain = self.arrange(args, kwargs)
         # Inside a capture the model's own operators become part of that plan; torch.func has tensors of its own.
         if _native.recording() or _functorch.peek_interpreter_stack() is not None:
             return self._target.call(*args, **kwargs)
+        ways = self._usual.get(torch.is_grad_enabled()) if plain is None else None
         try:
-            return self._served.serve(self._ways(leaves), (args, kwargs), leaves, _run)
+            return self._served.serve(ways or self._ways(leaves, plain), (args, kwargs), leaves, _Variant.__call__)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
         layouts = ((t.shape, t.stride(), t.requires_grad) for t in leaves)
-        key = (torch.is_grad_enabled(), *layouts, *same_inputs(leaves), self._trainable())
-        return self._served.serve(self._served.ways(key), (args, kwargs), leaves, _run)
+        layout = (*layouts, *same_inputs(leaves), self._trainable())
+        kind = Kind(torch.is_grad_enabled(), plain, layout)
+        return self._served.serve(self._served.ways(kind), (args, kwargs), leaves, _Variant.__call__)
 
-    def _ways(self, leaves: Sequence[torch.Tensor]) -> Ways[Way]:
-        """Those of a call, unless its layout is another one."""
+    def _ways(self, leaves: Sequence[torch.Tensor], plain: Hashable) -> Ways[Way]:
+        """Those of a call that the first plan is not for, unless its layout is another one."""
         grad = torch.is_grad_enabled()
-        if self._sized is None or grad in self._grads:
-            return self._served.ways(grad)
-        return self._served.ways((grad, *(t.shape for t in leaves)))  # the formulas are for the other grad mode
+        if self._sized is not None and grad not in self._grads:  # the formulas are for the other grad mode
+            return self._served.ways(Kind(grad, plain, tuple(t.shape for t in leaves)))
+        return self._served.ways(grad if plain is None else Kind(grad, plain))
 
     def _way(self, variant: _Variant, sized: Sized | None, example: Arguments | None) -> Way:
         return Way(self._served, self._target, variant, sized, example, self._how)
 
     def _record(self, ways: Ways[Way], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
         """What records the plans of a grad mode or layout that the first capture does not serve, or of another way."""
-        grad, sized, arguments = torch.is_grad_enabled(), None, take_apart(self._target, args, kwargs)
-        if ways.all and ways.regime in self._grads and self._sized is not None:
-            names = self._example.names if self._example is not None else ()
-            sized = capture_sized(self._target, args, kwargs, grad, found_sizes(self._sized, names, "B"))
+        arguments = take_apart(self._target, args, kwargs)
+        kind = ways.regime if isinstance(ways.regime, Kind) else Kind(torch.is_grad_enabled())
+        if not ways.all:
+            self._check_first(arguments, kind)
+        try:
+            return self._way_for(ways, kind, arguments)
+        except Exception as error:
+            if kind.plain is not None:
+                self.refuse_plain(args, kwargs, error)
+            raise
+
+    def refuse_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        """Raises what is wrong with plain values that the model itself does not take; error: what it said."""
+        if isinstance(error, CleaveError):
+            return
+        try:
+            self.arrange(args, kwargs, plain=False)
+        except InputError as problem:
+            raise InputError(f"{problem}, and the model does not take it: {error}") from error
+
+    def _way_for(self, ways: Ways[Way], kind: Kind, arguments: Arguments) -> Way:
+        grad, sized, (args, kwargs) = kind.grad, None, arguments.rebuild(arguments.leaves)
+        sizes = SizeSpec(None)
+        if kind.layout is None and self._sized is not None and self._example is not None:
+            sizes = found_sizes(self._sized, self._example.names, "B", arguments)
+        if not sizes.empty:
+            sized = capture_sized(self._target, args, kwargs, grad, sizes)
             captured = sized.captured
         else:
-            if not ways.all:
-                self._check_first(arguments)
-            captured = capture_checked(self._target, args, kwargs, grad, both=ways.regime in self._grads[1:])
+            captured = capture_checked(
+                self._target, args, kwargs, grad, both=ways.regime in self._grads and len(self._grads) == 2
+            )
         variant = _Variant(captured, **self._how)
         variant.program.settle(arguments.leaves)
         for other in self._grads if captured.with_grad and captured.without_grad and ways.regime in self._grads else ():
@@ -296,33 +328,61 @@ class Plan(_show.Shown, Drawable):
                 self._served.add(self._served.ways(other), self._way(twin, sized, arguments))
         return self._way(variant, sized, arguments)
 
-    def _check_first(self, arguments: Arguments) -> None:
+    def _check_first(self, arguments: Arguments, kind: Kind) -> None:
         """Shapes and dtypes stay those of the first capture, or in its ranges, whatever the layout."""
         native = self._first.program.native
-        for check in (native.check_model, lambda: native.check(arguments.leaves)):
-            with contextlib.suppress(LayoutError):
-                check()
+        with contextlib.suppress(LayoutError):
+            native.check_model()
+        if kind.plain is not None:
+            log.info("%s gets other plain values, for which it is recorded: %s", self._target.name, kind.plain)
+            return
+        with contextlib.suppress(LayoutError):
+            native.check(arguments.leaves)
         if self._sized is not None:
             self._sized.check_inputs(arguments)
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, after a check that its structure is the captured one."""
-        return self.arrange(args, kwargs)[2]
+        return self.arrange(args, kwargs, plain=False)[2]
 
-    def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any], plain: bool | None = None) -> Call:
         """A call as it was made at capture, with arguments by position or by keyword and in the same order, and its
-        tensors; after a check that its structure is the captured one."""
+        tensors; after a check that its structure is the captured one. plain: but for plain values, and for inputs that
+        are None (default: where plans for others may be recorded)."""
         want = self._main.arguments
         flat = self._flat and not kwargs and len(args) == len(want.children[0].children)
         if flat and all(isinstance(a, torch.Tensor) for a in args):
-            return args, kwargs, args
+            return args, kwargs, args, None
         try:
             return self._matched(args, kwargs)
         except InputError:
             again = self._as_captured(args, kwargs)
             if again is None:
                 raise
-            return self._matched(*again)
+            args, kwargs, left = again
+            found = self._with_plain(args, {**kwargs, **left}) if plain is not False and self._served.records else None
+            if found is None and left:
+                raise
+        return found or self._matched(args, kwargs)
+
+    def _with_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """A call that differs from the captured one in plain values alone, and in inputs that are None."""
+        spec, leaves, _ = _tree.flatten((args, kwargs))
+        positional, keyword = self._main.arguments.children
+        (given, named), signature = spec.children, self._target.signature()
+        known = dict(zip(keyword.keys, keyword.children, strict=True))
+        for key in named.keys:  # what the capture left out had its default
+            if key not in known and signature is not None:
+                known[key] = _tree.flatten(signature.parameters[key].default)[0]
+        pairs = [*zip(positional.children, given.children, strict=True)]
+        pairs += [(known[key], child) for key, child in zip(named.keys, named.children, strict=True)]
+        parts: list[Any] = list(named.keys)
+        if not all(_tree.plain_parts(want, got, parts) for want, got in pairs):
+            return None
+        mine: list[Any] = list(keyword.keys)
+        for want in (*positional.children, *keyword.children):
+            _tree.plain_parts(want, want, mine)
+        return None if parts == mine else (args, kwargs, leaves, tuple(parts))
 
     def _matched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         order = [k for k in self._main.arguments.children[1].keys if k in kwargs]
@@ -330,10 +390,11 @@ class Plan(_show.Shown, Drawable):
         spec, leaves, _ = _tree.flatten((args, kwargs))
         names = parameter_names(self._target, max(len(args), len(self._main.arguments.children[0].children)))
         _tree.match_call(self._main.arguments, spec, names)
-        return args, kwargs, leaves
+        return args, kwargs, leaves, None
 
-    def _as_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-        """The same call with arguments by position or by keyword as they were at capture."""
+    def _as_captured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]] | None:
+        """The same call with arguments by position or by keyword as they were at capture, and further ones that had
+        their default then."""
         signature = self._target.signature()
         if signature is None:
             return None
@@ -350,9 +411,10 @@ class Plan(_show.Shown, Drawable):
                 given.setdefault(k, signature.parameters[k].default)
         if any(k not in given for k in wanted):
             return None
-        if any(v is not signature.parameters[k].default for k, v in left.items()):
+        left = {k: v for k, v in left.items() if not _tree.is_default(v, signature.parameters[k].default)}
+        if any(signature.parameters[k].default is inspect.Parameter.empty for k in left):
             return None
-        return tuple(given[k] for k in names), {k: given[k] for k in keyword.keys}
+        return tuple(given[k] for k in names), {k: given[k] for k in keyword.keys}, left
 
     def _trainable(self) -> tuple[bool, ...]:
         return tuple(t.tensor.requires_grad for t in self._target.tensors())
@@ -469,6 +531,7 @@ class Plan(_show.Shown, Drawable):
         >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
         torch.Size([5, 2])
         """
+        self._served.warn_of_plain(isinstance(k, Kind) and k.plain is not None for k in self._served.regimes)
         entries = [entry for way in self.every() for entry in way.entries(prove)]
         sized = self._sized
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""

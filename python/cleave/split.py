@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple, TypeVar
@@ -36,7 +36,7 @@ from ._threads import read_threads
 from .errors import GuardError, InputError, SplitError
 from .optimize import Optimize, read_optimize
 from .payload import BoundaryPayload, Device, read_device
-from .plan import Plan, as_call, as_inputs, see, see_all
+from .plan import Call, Plan, as_call, as_inputs, see, see_all
 from .spec import SplitLatency, SplitSpec
 from .visualization import Drawable, Subject
 
@@ -60,11 +60,11 @@ class RuntimeCacheKey(NamedTuple):
     mode: str
 
 
-def _itself(cut: Cut, *unused: Any) -> Cut:
+def _itself(cut: Cut, leaves: Sequence[torch.Tensor]) -> Cut:
     return cut
 
 
-def _run_prefix(cut: Cut, leaves: Sequence[torch.Tensor], *unused: Any) -> tuple[Cut, tuple[torch.Tensor, ...]]:
+def _run_prefix(cut: Cut, leaves: Sequence[torch.Tensor]) -> tuple[Cut, tuple[torch.Tensor, ...]]:
     return cut, cut.run_prefix(leaves)
 
 
@@ -106,7 +106,7 @@ class SplitRuntime(_show.Shown, Drawable):
         self._inference = self._ways(leaves, grad=False)
         self._served.add(self._inference, self._capture(self._inference, *example))
         first = self._first = self._inference.all[0]
-        self.trace_plan = Plan(first.target, first.captured, first.sized)
+        self.trace_plan = Plan(first.target, first.captured, first.sized, record=want.records)
         self.candidate, self.candidates = first.main.candidate, first.main.candidates
         self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
@@ -115,16 +115,16 @@ class SplitRuntime(_show.Shown, Drawable):
 
     # ---- which plan serves a call
 
-    def _ways(self, leaves: Sequence[torch.Tensor], grad: bool) -> Ways[Cuts]:
+    def _ways(self, leaves: Sequence[torch.Tensor], grad: bool, plain: Hashable = None) -> Ways[Cuts]:
         """Those of the model as it is now."""
-        return self._served.ways(self._reader.regime(leaves, grad))
+        return self._served.ways(self._reader.regime(leaves, grad, plain))
 
     def _capture(self, ways: Ways[Cuts], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cuts:
         """Captures the model as it is, and cuts it where the first plan is cut."""
         first, regime = self._first if self._served.dispatch.list() else None, ways.regime
         assert isinstance(regime, Regime)
         leaves = take_apart(self._target, args, kwargs).leaves
-        if first is not None and not ways.all:
+        if first is not None and not ways.all and regime.plain is None:
             first.check_shapes(leaves)  # before the model is run on them
         if self._half is not None:
             raise InputError(
@@ -134,6 +134,8 @@ class SplitRuntime(_show.Shown, Drawable):
         try:
             return Cuts(self._served, Target(self._model), (args, kwargs), self._want, regime, first)
         except Exception as error:  # also what the model itself raises
+            if regime.plain is not None:
+                self.trace_plan.refuse_plain(args, kwargs, error)
             other = first.other_dtype(leaves) if first is not None else None
             if other is None:
                 raise
@@ -144,10 +146,12 @@ class SplitRuntime(_show.Shown, Drawable):
         args, kwargs = inputs or self._example
         return self._served.serve(ways, (args, kwargs), take_apart(self._target, args, kwargs).leaves, _itself)
 
-    def _other_ways(self, leaves: Sequence[torch.Tensor], ways: Ways[Cuts], grad: bool) -> Ways[Cuts] | None:
+    def _other_ways(
+        self, leaves: Sequence[torch.Tensor], ways: Ways[Cuts], grad: bool, plain: Hashable = None
+    ) -> Ways[Cuts] | None:
         """The model is not what it was when these were captured: those that fit, or None if it is the same."""
         self._reader.refresh()
-        other = self._ways(leaves, grad)
+        other = self._ways(leaves, grad, plain)
         return None if other.regime == ways.regime else other
 
     def _as_it_is(self) -> Ways[Cuts]:
@@ -230,11 +234,11 @@ class SplitRuntime(_show.Shown, Drawable):
             see(self._target, example, functools.partial(self._see, grad))
 
     def _see(self, grad: bool, *args: Any, **kwargs: Any) -> None:
-        args, kwargs, leaves = self.trace_plan.arrange(args, kwargs)
+        call = self.trace_plan.arrange(args, kwargs)
         with torch.set_grad_enabled(grad):
-            cut, tensors = self.prefix_tensors(args, kwargs, leaves, grad)
-            sizes = cut.plans.sizes_of(leaves)
-            self.suffix_by(cut, sizes, lambda c: c.run_suffix(tensors, c.plans.symbols(c, sizes)), (args, kwargs))
+            cut, tensors = self.prefix_tensors(call, grad)
+            sizes = cut.plans.sizes_of(call[2])
+            self.suffix_by(cut, sizes, lambda c: c.run_suffix(tensors, c.plans.symbols(c, sizes)), call[:2])
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
         """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
@@ -245,7 +249,7 @@ class SplitRuntime(_show.Shown, Drawable):
         cuts = self._inference.all[0]
         if cuts.sized is None:
             return []
-        inputs, kwargs, _ = self.trace_plan.arrange(inputs, kwargs)
+        inputs, kwargs, _, _ = self.trace_plan.arrange(inputs, kwargs, plain=False)
         with torch.no_grad(), progress.task(f"exploring {self._target.name}"):
             return cuts.sized.explore(take_apart(self._target, inputs, kwargs), seconds)
 
@@ -343,27 +347,27 @@ class SplitRuntime(_show.Shown, Drawable):
 
     def run_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary."""
-        inputs, kwargs, leaves = self.trace_plan.arrange(inputs, kwargs)
-        cut, tensors = self.prefix_tensors(inputs, kwargs, leaves)
-        return self._payload(cut, leaves, dict(zip(cut.labels, tensors, strict=True)), None, (inputs, kwargs))
+        call = self.trace_plan.arrange(inputs, kwargs)
+        cut, tensors = self.prefix_tensors(call)
+        return self._payload(cut, call, dict(zip(cut.labels, tensors, strict=True)), None)
 
-    def prefix_tensors(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor], grad: bool = False
-    ) -> tuple[Cut, tuple[torch.Tensor, ...]]:
+    def prefix_tensors(self, call: Call, grad: bool = False) -> tuple[Cut, tuple[torch.Tensor, ...]]:
         """Runs the prefix: what crosses, in the order of the cut's labels."""
         self._need("prefix")
+        args, kwargs, leaves, plain = call
         # Inference finds out by running that the model is another one; training also depends on what the suffix trains.
-        ways = self._ways(leaves, grad) if grad else self._inference
+        usual = not grad and plain is None
+        ways = self._inference if usual else self._ways(leaves, grad, plain)
         try:
             return self._prefix_by(ways, (args, kwargs), leaves)
         except InputError:
-            other = self._other_ways(leaves, ways, grad)
+            other = self._other_ways(leaves, ways, grad, plain)
             if other is None:
                 if ways.all:
                     ways.all[0].explain(args, kwargs)
                 raise
         out = self._prefix_by(other, (args, kwargs), leaves)
-        if not grad:
+        if usual:
             self._inference = other
         return out
 
@@ -381,7 +385,7 @@ class SplitRuntime(_show.Shown, Drawable):
         to the boundary. inputs: what the prefix got, if it is known: one that is missing can be recorded then."""
         at, found = cut.candidate.position + 1, None
 
-        def by(other: Cut, *unused: Any) -> R:
+        def by(other: Cut) -> R:
             nonlocal found
             if found is not None:
                 self._check_same(cut, other, at, sizes, found)
@@ -395,7 +399,7 @@ class SplitRuntime(_show.Shown, Drawable):
         alone = inputs is None or self._half is not None
         try:
             out: R = self._served.dispatch.serve(
-                ways, point, cut, False, by, None if alone else self._served.miss, ways, point, inputs
+                ways, point, cut, False, by, None if alone else self._served.miss, inputs
             )
             return out
         except GuardError as error:
@@ -421,12 +425,11 @@ class SplitRuntime(_show.Shown, Drawable):
     def _payload(
         self,
         cut: Cut,
-        leaves: Sequence[torch.Tensor],
+        call: Call,
         tensors: dict[str, torch.Tensor],
         record: _train.Record | None,
-        inputs: tuple[Any, Any],
     ) -> BoundaryPayload:
-        sizes = cut.plans.sizes_of(leaves)
+        sizes = cut.plans.sizes_of(call[2])
         return BoundaryPayload(
             split_id=self.split_id,
             graph_signature=cut.signature,
@@ -439,7 +442,7 @@ class SplitRuntime(_show.Shown, Drawable):
             supports_prefix_backward=record is not None,
             sizes=sizes,
             record=record,
-            inputs=inputs if cut.guards_late else None,
+            inputs=call[:2] if cut.guards_late else None,
         )
 
     def run_suffix(self, boundary: BoundaryPayload) -> Any:
@@ -600,14 +603,14 @@ class SplitRuntime(_show.Shown, Drawable):
 
         The tensors of the boundary are leaves: what the suffix does with them does not reach the prefix."""
         _train.check_mode()
-        inputs, kwargs, leaves = self.trace_plan.arrange(inputs, kwargs)
+        call = self.trace_plan.arrange(inputs, kwargs)
         self._steps.begin()
         with torch.enable_grad():
-            cut, tensors = self.prefix_tensors(inputs, kwargs, leaves, grad=True)
+            cut, tensors = self.prefix_tensors(call, grad=True)
         _train.refuse_kept(cut)
         roots = dict(zip(cut.labels, tensors, strict=True))
-        record = _train.Record(self, cut, roots, leaves)
-        return self._payload(cut, leaves, _train.detached(roots), record, (inputs, kwargs))
+        record = _train.Record(self, cut, roots, call[2])
+        return self._payload(cut, call, _train.detached(roots), record)
 
     def train_suffix(
         self,
@@ -798,6 +801,7 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
+        self._served.warn_of_plain(cuts.regime.plain is not None for cuts in self._served.every())
         entries = [entry for cuts in self._as_it_is().all for entry in _entries(cuts, prove)]
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.

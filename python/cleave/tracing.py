@@ -475,13 +475,13 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         plan = self._plan
-        args, kwargs, leaves = plan.arrange(args, kwargs)
+        args, kwargs, leaves, plain = plan.arrange(args, kwargs)
         if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
             return plan(*args, **kwargs)
-        if self._keeps:
+        if self._keeps and plain is None:
             return self._live(args, kwargs)
         try:
-            if self._tape:
+            if self._tape or plain is not None:  # nothing was traced for other plain values
                 with torch.no_grad():
                     return plan(*args, **kwargs)
             return self._compiled(args, kwargs, leaves)

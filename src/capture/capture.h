@@ -158,8 +158,9 @@ clv_status stream_compare(const stream *a, const stream *b, comparison *out);
 void comparison_free(comparison *c);
 
 /* Streams of the same forward at other sizes: same operators, same tensors in the same places; numbers and shapes may
-   differ. *reason: NULL when they align, else where they do not (caller frees with mem_free). */
-clv_status stream_align(const stream *a, const stream *b, char **reason);
+   differ. *reason: NULL when they align, else where they do not (caller frees with mem_free); *lengths: as
+   far as the operator's lists of tensors are concerned. */
+clv_status stream_align(const stream *a, const stream *b, bool *lengths, char **reason);
 
 /* sequence.c: parts of unbind, split and chunk that are put together again or used by index, written so that streams at
    other sizes may align. */

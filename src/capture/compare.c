@@ -296,16 +296,18 @@ static bool aligned_args(const br_arg *x, const br_arg *y, uint32_t n)
 	return true;
 }
 
-static const char *misaligned_op(const stream_op *x, const stream_op *y)
+static const char *misaligned_op(const stream_op *x, const stream_op *y, bool *lengths)
 {
 	if (strcmp(x->op, y->op) != 0)
 		return "another operator runs here at another size";
 	if (x->nargs != y->nargs || x->nresults != y->nresults || x->nwrites != y->nwrites)
 		return "it has other arguments at another size";
+	*lengths = true;
 	if (!aligned_args(x->args, y->args, x->nargs))
 		return "its arguments come from elsewhere, or a list of them has another length, at another size";
 	if (!aligned_args(x->results, y->results, x->nresults))
 		return "it has another number of results at another size";
+	*lengths = false;
 	if (!br_modes_equal(&x->modes, &y->modes, true))
 		return "it runs in other modes at another size";
 	return NULL;
@@ -335,12 +337,13 @@ static bool same_ends(const stream *a, const stream *b)
 	return true;
 }
 
-clv_status stream_align(const stream *a, const stream *b, char **reason)
+clv_status stream_align(const stream *a, const stream *b, bool *lengths, char **reason)
 {
 	cmp c = {.a = a, .b = b, .why = STRBUF_INIT};
 	*reason = NULL;
+	*lengths = false;
 	for (c.op = 0; c.op < a->ops.n && c.op < b->ops.n; c.op++) {
-		const char *what = misaligned_op(&a->ops.at[c.op], &b->ops.at[c.op]);
+		const char *what = misaligned_op(&a->ops.at[c.op], &b->ops.at[c.op], lengths);
 		if (what) {
 			differ(&c, what);
 			return strbuf_take(&c.why, reason);

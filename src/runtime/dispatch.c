@@ -385,8 +385,8 @@ static bool guard_refused(clv_status st)
 
 /* What the first refusal said, for a call that nothing serves. */
 typedef struct story {
+	char *message; /* NULL: there was none */
 	clv_error_details details;
-	char *message;
 } story;
 
 static clv_status story_keep(story *t)
@@ -456,7 +456,8 @@ static clv_status serve(dispatch *d, search *s, story *t)
 clv_status dispatch_serve(dispatch *d, const dispatch_call *c)
 {
 	search s = {.c = c};
-	story t = {0};
+	story t; /* its details are many bytes, which most calls do not need */
+	t.message = NULL;
 	clv_status st = serve(d, &s, &t);
 	search_end(d, &s);
 	mem_free(t.message);

@@ -211,6 +211,9 @@ def test_an_optional_input_left_out_by_keyword() -> None:
     assert torch.equal(cleave.capture(Optional(), (x,))(x), x)
     plan = cleave.capture(Optional(), (x,), {"mask": m})
     assert torch.equal(plan(x, mask=m * 2), x * 2)
+    assert torch.equal(plan(x), x)
+    plan = cleave.capture(Optional(), (x,), {"mask": m}, on_guard="raise")
+    assert torch.equal(plan(x, mask=m * 2), x * 2)
     with pytest.raises(cleave.InputError, match="mask"):
         plan(x)
     with pytest.raises(cleave.InputError, match="mask"):
@@ -276,12 +279,16 @@ def test_an_input_error_is_a_value_error_and_a_cleave_error() -> None:
         (1, torch.tensor(1)),
     ],
 )
-def test_a_number_bool_or_string_other_than_captured_is_refused(captured: Any, given: Any) -> None:
+def test_a_number_bool_or_string_other_than_captured_is_recorded_or_refused(captured: Any, given: Any) -> None:
     def f(x: Tensor, option: Any) -> Tensor:
         return x * 2 if option else x + 1
 
     x = torch.randn(3)
-    plan = cleave.capture(f, (x, captured))
+    if not isinstance(given, Tensor):
+        plan = cleave.capture(f, (x, captured))
+        for option in (captured, given, captured, given):
+            assert torch.equal(plan(x, option), f(x, option))
+    plan = cleave.capture(f, (x, captured), on_guard="raise")
     assert torch.equal(plan(x, captured), f(x, captured))
     with pytest.raises(cleave.InputError, match="option"):
         plan(x, given)

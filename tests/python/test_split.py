@@ -652,8 +652,13 @@ def test_wrong_keywords_are_named() -> None:
     ids, mask = torch.randint(0, 20, (2, 5)), torch.rand(2, 5)
     with pytest.raises(cleave.InputError, match="mask"):
         rt.run_prefix(ids, scale=0.5)
+    with torch.no_grad():
+        want = model(ids, mask=mask, scale=0.75)
+    got = rt.run_suffix(rt.run_prefix(ids, mask=mask, scale=0.75))
+    same_tree(want, got, "another scale")
+    strict = prepare(model, inputs(0), "50%", on_guard="raise")
     with pytest.raises(cleave.InputError, match="scale"):
-        rt.run_prefix(ids, mask=mask, scale=0.75)
+        strict.run_prefix(ids, mask=mask, scale=0.75)
     with pytest.raises(cleave.InputError, match="extra"):
         rt.run_prefix(ids, mask=mask, scale=0.5, extra=mask)
 
