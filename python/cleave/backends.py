@@ -1,4 +1,4 @@
-"""Back ends that others write: what compiles parts of a model, and runs what was compiled.
+"""Back ends written in Python, which compile segments of a model and run them.
 
 >>> import cleave
 >>> cleave.register_backend(

@@ -1,4 +1,4 @@
-"""How long a model takes, whole and cut, and any other way to compute the same.
+"""Measures a model, whole and cut, in turn with any other way to compute the same.
 
 `compare` is the one way in which things are measured here: all ways take turns within each round, so that what else the
 machine does hits all of them, and what is told are medians with the middle half of all runs around them.

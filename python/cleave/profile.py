@@ -1,4 +1,4 @@
-"""Profiles: what each block of a plan takes, measured by itself on real values, or estimated from shapes.
+"""Profiles: the cost of each block of a plan, measured alone on real values or estimated from shapes.
 
 Times are milliseconds, sizes are MB of 10**6 bytes. A profile prints as a table and is kept as JSON:
 
