@@ -66,6 +66,11 @@ PyObject *none_or_raise(clv_status st)
 	Py_RETURN_NONE;
 }
 
+bool ok_or_raise(clv_status st)
+{
+	return st == CLV_OK || raise_status(st) != NULL;
+}
+
 void list_push(PyObject **list, PyObject *item)
 {
 	if (!item || PyList_Append(*list, item) < 0)

@@ -14,12 +14,13 @@
 /* _native.c */
 PyObject *raise_status(clv_status st);    /* sets the exception of a status; always NULL */
 PyObject *none_or_raise(clv_status st);   /* None for CLV_OK */
+bool ok_or_raise(clv_status st);          /* true for CLV_OK, false with an exception */
 enum { E_PAYLOAD = -1, E_ARTIFACT = -2 }; /* as status numbers: classes of errors about payloads and .clv files */
 PyObject *error_class(long code);         /* borrowed; RuntimeError before the classes are set */
 void where(char *out, size_t n);          /* the user's source line */
 /* Appends an item, which is taken. NULL, or no memory: an exception is set, and *list is released and NULL. */
 void list_push(PyObject **list, PyObject *item);
-br_tensor *need_tensor(PyObject *o);      /* borrowed; NULL with TypeError */
+br_tensor *need_tensor(PyObject *o); /* borrowed; NULL with TypeError */
 void tensors_free(br_tensor **t, Py_ssize_t n);
 /* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
 br_tensor **tensor_array(PyObject *seq, Py_ssize_t *n);
@@ -55,6 +56,7 @@ PyObject *plan_parse_py(PyObject *self, PyObject *text);
 PyObject *plan_object_like(PlanObject *o, plan *p);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
 PyObject *take_string(clv_status st, char *s);                  /* frees s; NULL with an exception */
+PyObject *take_text(clv_status st, strbuf *b);                  /* what was written to b, likewise; b is empty then */
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
 
@@ -109,8 +111,8 @@ extern PyTypeObject BlocksType, PartitionType;
 bool partition_facts(PyObject *partition, clv_pipe_stage **out, uint32_t *n, double *lower_bound_us);
 uint32_t *id_array(PyObject *list, uint32_t n, const char *what); /* n small numbers, one per `what`; as int_array */
 PyObject *id_list_new(const uint32_t *ids, uint32_t n);
-double *float_array(PyObject *list);                              /* likewise */
-PyObject *plan_py_staged(PlanObject *o, PyObject *args);          /* (stage of each node, how many stages) */
+double *float_array(PyObject *list);                     /* likewise */
+PyObject *plan_py_staged(PlanObject *o, PyObject *args); /* (stage of each node, how many stages) */
 
 /* _native_text.c: text for people */
 PyObject *text_bytes_py(PyObject *self, PyObject *number);

@@ -125,35 +125,13 @@ class Runtime:
 
 # backend, arguments, timeout, workdir, cache, parallel, python, environment, minimum, most, fallback, threshold,
 # dynamic, dryrun, operators and modules on the tape, rtol, atol
-TraceOptions = tuple[
-    str,
-    list[str],
-    float,
-    str | None,
-    str | None,
-    int,
-    str,
-    list[str],
-    int,
-    int,
-    bool,
-    float,
-    bool,
-    bool,
-    list[str],
-    list[str],
-    float,
-    float,
-    bool,
-    str,
-]
 Described = tuple[str, str, tuple[int | str, ...]]  # label, dtype, shape
 
 def trace(
     artifact: Artifact,
     calls: list[list[Tensor]],
     reasons: list[list[str | None] | None],
-    options: TraceOptions,
+    options: tuple[Any, ...],  # the fields of clv_trace_options (read_options in _native_trace.c)
     progress: Callable[[str, int, int], object],
     log: Callable[[str], object],
     path: bytes,

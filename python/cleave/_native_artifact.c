@@ -4,11 +4,6 @@
 
 #include "file/artifact.h"
 
-static bool made(clv_status st)
-{
-	return st == CLV_OK || raise_status(st) != NULL;
-}
-
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct saver {
@@ -20,7 +15,7 @@ typedef struct saver {
 	PyObject *named;   /* set of the names of state that are in */
 } saver;
 
-static bool need(saver *s, PyObject *label, PyObject *tensor)
+static bool saver_need(saver *s, PyObject *label, PyObject *tensor)
 {
 	return label && tensor && PyList_Append(s->labels, label) == 0 && PyList_Append(s->tensors, tensor) == 0;
 }
@@ -29,7 +24,7 @@ static bool need_state(saver *s, const char *name)
 {
 	PyObject *key = PyUnicode_FromString(name), *tensor = key ? PyDict_GetItemWithError(s->state, key) : NULL;
 	int seen = key ? PySet_Contains(s->named, key) : -1;
-	bool ok = seen == 1 || (seen == 0 && tensor && PySet_Add(s->named, key) == 0 && need(s, key, tensor));
+	bool ok = seen == 1 || (seen == 0 && tensor && PySet_Add(s->named, key) == 0 && saver_need(s, key, tensor));
 	if (!ok && !PyErr_Occurred())
 		PyErr_Format(PyExc_KeyError, "no module tensor %s", name);
 	Py_XDECREF(key);
@@ -69,13 +64,13 @@ static bool need_const(saver *s, artifact_plan *e, PlanObject *o, value_id v)
 	if (c.tensor == NONE) {
 		c.tensor = (uint32_t)PyList_GET_SIZE(s->tensors);
 		PyObject *label = PyUnicode_FromFormat(CONST_NAME, c.tensor), *wrapped = py_wrap(br_ref(t));
-		bool ok = need(s, label, wrapped);
+		bool ok = saver_need(s, label, wrapped);
 		Py_XDECREF(label);
 		Py_XDECREF(wrapped);
 		if (!ok)
 			return false;
 	}
-	return made(vec_push(&e->consts, c));
+	return ok_or_raise(vec_push(&e->consts, c));
 }
 
 /* What the nodes of plan i read from outside. An object is left to artifact_check, which says whose it is. */
@@ -83,7 +78,7 @@ static bool need_externals(saver *s, uint32_t i, PlanObject *o)
 {
 	artifact_plan *e = &s->a->plans.at[i];
 	view v;
-	if (!made(view_range(e->p, e->first, e->end, &v)))
+	if (!ok_or_raise(view_range(e->p, e->first, e->end, &v)))
 		return false;
 	bool ok = true;
 	for (uint32_t k = 0; ok && k < v.externals.n; k++) {
@@ -103,7 +98,7 @@ static bool add_points(artifact_plan *e, PyObject *points)
 	int64_t *at = int_array(points, &n);
 	bool ok = !PyErr_Occurred();
 	for (Py_ssize_t i = 0; ok && i < n; i++)
-		ok = made(vec_push(&e->points, at[i]));
+		ok = ok_or_raise(vec_push(&e->points, at[i]));
 	PyMem_Free(at);
 	return ok;
 }
@@ -115,7 +110,8 @@ static bool add_fixed(artifact *a, artifact_plan *e, PyObject *fixed)
 	while (PyDict_Next(fixed, &at, &key, &size)) {
 		const char *name = PyUnicode_AsUTF8(key);
 		payload_number n = {.value = PyLong_AsLongLong(size)};
-		if (!name || PyErr_Occurred() || !made(artifact_text(a, name, &n.name)) || !made(vec_push(&e->fixed, n)))
+		if (!name || PyErr_Occurred() || !ok_or_raise(artifact_text(a, name, &n.name)) ||
+		    !ok_or_raise(vec_push(&e->fixed, n)))
 			return false;
 	}
 	return true;
@@ -124,7 +120,7 @@ static bool add_fixed(artifact *a, artifact_plan *e, PyObject *fixed)
 static bool add_segment(saver *s, PyObject *item)
 {
 	artifact_segment x = {0};
-	bool ok = segment_read(item, &x) && made(artifact_add_segment(s->a, s->a->plans.n - 1, &x));
+	bool ok = segment_read(item, &x) && ok_or_raise(artifact_add_segment(s->a, s->a->plans.n - 1, &x));
 	segment_clear(&x);
 	return ok;
 }
@@ -147,7 +143,7 @@ static bool add_plan(saver *s, PyObject *item)
 	plan *copy;
 	if (!PyArg_ParseTuple(item, "O!slIO!O!|O!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points,
 	                      &PyDict_Type, &fixed, &PyList_Type, &compiled_parts) ||
-	    !made(plan_copy(o->p, &copy)) || !made(artifact_add_plan(s->a, copy, signature)))
+	    !ok_or_raise(plan_copy(o->p, &copy)) || !ok_or_raise(artifact_add_plan(s->a, copy, signature)))
 		return false;
 	artifact_plan *e = &s->a->plans.at[s->a->plans.n - 1];
 	e->cut = cut < 0 ? NONE : (node_id)cut;
@@ -163,7 +159,7 @@ static bool add_plans(saver *s, const char *part, const char *boundary)
 			return false;
 	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
 	o.boundary = boundary;
-	if ((boundary && !made(artifact_cut(s->a, &o))) || !made(artifact_restrict(s->a, part)))
+	if ((boundary && !ok_or_raise(artifact_cut(s->a, &o))) || !ok_or_raise(artifact_restrict(s->a, part)))
 		return false;
 	for (Py_ssize_t i = 0; i < n; i++)
 		if (!need_externals(s, (uint32_t)i, (PlanObject *)PyTuple_GET_ITEM(PyList_GET_ITEM(s->plans, i), 0)))
@@ -171,21 +167,22 @@ static bool add_plans(saver *s, const char *part, const char *boundary)
 	return true;
 }
 
-static bool add_tensor(saver *s, PyObject *label, PyObject *original, PyObject *host)
+static bool saver_add_tensor(saver *s, PyObject *label, PyObject *original, PyObject *host)
 {
 	payload_tensor t = {.label = keep_text(s->a->tensors, label)};
 	uint32_t number;
 	return t.label && tensor_of(s->a->tensors, &t, original, host) &&
-	       made(payload_add_tensor(s->a->tensors, &t, &number));
+	       ok_or_raise(payload_add_tensor(s->a->tensors, &t, &number));
 }
 
-static PyObject *add_tensors(saver *s, PyObject *to_host)
+static PyObject *saver_add_tensors(saver *s, PyObject *to_host)
 {
 	PyObject *hosts = PyObject_CallOneArg(to_host, s->tensors);
 	Py_ssize_t n = PyList_GET_SIZE(s->tensors);
 	bool ok = hosts && PyList_Check(hosts) && PyList_GET_SIZE(hosts) == n;
 	for (Py_ssize_t i = 0; ok && i < n; i++)
-		ok = add_tensor(s, PyList_GET_ITEM(s->labels, i), PyList_GET_ITEM(s->tensors, i), PyList_GET_ITEM(hosts, i));
+		ok = saver_add_tensor(s, PyList_GET_ITEM(s->labels, i), PyList_GET_ITEM(s->tensors, i),
+		                      PyList_GET_ITEM(hosts, i));
 	if (!ok)
 		Py_CLEAR(hosts);
 	return hosts;
@@ -197,7 +194,7 @@ static bool add_notes(saver *s, PyObject *notes)
 	PyObject *key, *text;
 	while (PyDict_Next(notes, &at, &key, &text)) {
 		const char *k = PyUnicode_AsUTF8(key), *t = k ? PyUnicode_AsUTF8(text) : NULL;
-		if (!t || !made(artifact_note_add(s->a, k, t)))
+		if (!t || !ok_or_raise(artifact_note_add(s->a, k, t)))
 			return false;
 	}
 	return true;
@@ -210,7 +207,7 @@ static bool add_digests(saver *s, PyObject *digests)
 	while (PyDict_Next(digests, &at, &name, &number)) {
 		const char *text = PyUnicode_AsUTF8(name);
 		long long one = text ? PyLong_AsLongLong(number) : 0;
-		if (PyErr_Occurred() || !made(artifact_add_weight(s->a, text, one)))
+		if (PyErr_Occurred() || !ok_or_raise(artifact_add_weight(s->a, text, one)))
 			return false;
 	}
 	return true;
@@ -222,20 +219,21 @@ static bool set_head(saver *s, PyObject *head)
 	PyObject *digests;
 	int weights;
 	if (!PyArg_ParseTuple(head, "sssO!p", &split_id, &boundary, &batch, &PyDict_Type, &digests, &weights) ||
-	    !made(artifact_new("all", &s->a)))
+	    !ok_or_raise(artifact_new("all", &s->a)))
 		return false;
 	s->a->weights = weights != 0;
-	return add_digests(s, digests) && made(artifact_text(s->a, split_id, &s->a->split_id)) &&
-	       made(artifact_text(s->a, boundary, &s->a->boundary)) && made(artifact_text(s->a, batch, &s->a->batch));
+	return add_digests(s, digests) && ok_or_raise(artifact_text(s->a, split_id, &s->a->split_id)) &&
+	       ok_or_raise(artifact_text(s->a, boundary, &s->a->boundary)) &&
+	       ok_or_raise(artifact_text(s->a, batch, &s->a->batch));
 }
 
-static PyObject *save(saver *s, const char *path, const char *part, const char *boundary, PyObject *head,
-                      PyObject *notes, PyObject *to_host)
+static PyObject *saver_write(saver *s, const char *path, const char *part, const char *boundary, PyObject *head,
+                             PyObject *notes, PyObject *to_host)
 {
 	if (!s->tensors || !s->labels || !s->named || !set_head(s, head) || !add_notes(s, notes) ||
 	    !add_plans(s, part, boundary))
 		return NULL;
-	PyObject *hosts = add_tensors(s, to_host);
+	PyObject *hosts = saver_add_tensors(s, to_host);
 	clv_status st;
 	if (!hosts)
 		return NULL;
@@ -258,7 +256,7 @@ PyObject *artifact_save_py(PyObject *self, PyObject *args)
 	s.tensors = PyList_New(0);
 	s.labels = PyList_New(0);
 	s.named = PySet_New(NULL);
-	PyObject *out = save(&s, path, part, boundary, head, notes, to_host);
+	PyObject *out = saver_write(&s, path, part, boundary, head, notes, to_host);
 	artifact_free(s.a);
 	Py_XDECREF(s.tensors);
 	Py_XDECREF(s.labels);

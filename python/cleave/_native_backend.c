@@ -12,19 +12,12 @@ void segment_clear(artifact_segment *s)
 	vec_free(&s->members);
 }
 
-static bool made(clv_status st)
-{
-	if (st != CLV_OK)
-		raise_status(st);
-	return st == CLV_OK;
-}
-
 static bool read_sizes(PyObject *list, artifact_segment *out)
 {
 	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
 		long long low, high;
 		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "LL", &low, &high) ||
-		    !made(vec_push(&out->sizes, ((artifact_sizes){low, high}))))
+		    !ok_or_raise(vec_push(&out->sizes, ((artifact_sizes){low, high}))))
 			return false;
 	}
 	return true;
@@ -36,7 +29,7 @@ static bool read_order(PyObject *list, id_list *out)
 {
 	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
 		unsigned long d = PyLong_AsUnsignedLong(PyList_GET_ITEM(list, i));
-		if (PyErr_Occurred() || !made(vec_push(out, (uint32_t)d)))
+		if (PyErr_Occurred() || !ok_or_raise(vec_push(out, (uint32_t)d)))
 			return false;
 	}
 	return true;
@@ -55,7 +48,7 @@ static bool read_members(PyObject *dict, artifact_segment *out)
 			return false;
 		m.data = bytes;
 		m.n = (size_t)n;
-		if (!made(vec_push(&out->members, m)))
+		if (!ok_or_raise(vec_push(&out->members, m)))
 			return false;
 	}
 	return true;
@@ -67,7 +60,7 @@ static bool read_needs(PyObject *dict, artifact_segment *out)
 	PyObject *key, *text;
 	while (PyDict_Next(dict, &at, &key, &text)) {
 		artifact_note note = {PyUnicode_AsUTF8(key), PyUnicode_AsUTF8(text)};
-		if (!note.key || !note.text || !made(vec_push(&out->needs, note)))
+		if (!note.key || !note.text || !ok_or_raise(vec_push(&out->needs, note)))
 			return false;
 	}
 	return true;

@@ -219,7 +219,7 @@ static PyObject *function_field(PyObject *function, PyObject *key, Py_ssize_t *h
 }
 
 /* A new reference; NULL: it is not there. */
-static PyObject *find(PyObject *base, Part *p)
+static PyObject *find_part(PyObject *base, Part *p)
 {
 	switch (p->place) {
 	case PART_KEY:
@@ -240,7 +240,7 @@ static PyObject *find(PyObject *base, Part *p)
 
 /* ---- comparing ----------------------------------------------------------------------------------------------------- */
 
-static bool same(Pass *x, PyObject *want, PyObject *now);
+static bool same_value(Pass *x, PyObject *want, PyObject *now);
 
 static bool same_double(double a, double b)
 {
@@ -296,7 +296,7 @@ static bool same_at(Pass *x, const Part *p, PyObject *now)
 		return false;
 	x->path[x->depth++] = p;
 	Py_XINCREF(now);
-	bool holds = same(x, p->want, now);
+	bool holds = same_value(x, p->want, now);
 	Py_XDECREF(now);
 	x->depth -= holds; /* else it is the way to what changed */
 	return holds;
@@ -432,7 +432,7 @@ static bool same_contents(Pass *x, Want *w, PyObject *now)
 static bool same_others(Pass *x, parts *p, PyObject *now)
 {
 	for (uint32_t i = 0; i < p->n; i++) {
-		PyObject *part = find(now, &p->at[i]);
+		PyObject *part = find_part(now, &p->at[i]);
 		bool holds = same_at(x, &p->at[i], part);
 		Py_XDECREF(part);
 		if (!holds)
@@ -459,7 +459,7 @@ static bool same_attributes(Pass *x, Want *w, PyObject *now)
 	if (holds && w->found.n) {
 		unsigned class_version = Py_TYPE(now)->tp_version_tag;
 		uint32_t depth = x->depth;
-		if (!w->guard || !class_version || class_version != w->class_version || !same(x, w->guard, own)) {
+		if (!w->guard || !class_version || class_version != w->class_version || !same_value(x, w->guard, own)) {
 			x->depth = depth;
 			x->had = x->has = 0;
 			holds = same_others(x, &w->found, now);
@@ -476,7 +476,7 @@ static bool same_parts(Pass *x, Want *w, PyObject *now)
 }
 
 /* now: held by the caller; NULL: nothing is there. */
-static bool same(Pass *x, PyObject *want, PyObject *now)
+static bool same_value(Pass *x, PyObject *want, PyObject *now)
 {
 	if (!Py_IS_TYPE(want, &WantType))
 		return same_fixed(want, now);
@@ -736,8 +736,8 @@ static uint64_t passes;
 
 static bool root_holds(Pass *x, Root *r)
 {
-	PyObject *now = find(r->base, &r->part);
-	bool holds = now == r->part.want || same(x, r->part.want, now);
+	PyObject *now = find_part(r->base, &r->part);
+	bool holds = now == r->part.want || same_value(x, r->part.want, now);
 	Py_XDECREF(now);
 	return holds;
 }
@@ -763,7 +763,7 @@ static const Root *group_broken(Pass *x, ChecksObject *o, Group *g)
 		if (now == r->part.want || is_empty(r->part.want, now))
 			continue;
 		Py_XINCREF(now);
-		bool holds = same(x, r->part.want, now);
+		bool holds = same_value(x, r->part.want, now);
 		Py_XDECREF(now);
 		if (!holds) {
 			g->version = 0;
@@ -785,7 +785,7 @@ static bool class_holds(Pass *x, ClassRoot *c)
 		return true;
 	}
 	PyObject *found = Py_XNewRef(c->found);
-	bool holds = same(x, c->r.part.want, found);
+	bool holds = same_value(x, c->r.part.want, found);
 	Py_XDECREF(found);
 	if (!holds)
 		c->version = 0;
@@ -795,14 +795,14 @@ static bool class_holds(Pass *x, ClassRoot *c)
 /* installed: 1 or 0, -1 as long as no place has told. */
 static bool installed_holds(Pass *x, InstalledRoot *i, int *installed)
 {
-	PyObject *now = find(i->r.base, &i->r.part);
-	bool after = same(x, i->r.part.want, now);
+	PyObject *now = find_part(i->r.base, &i->r.part);
+	bool after = same_value(x, i->r.part.want, now);
 	if (!after) {
 		x->number = ++passes; /* what was looked at on the way is not known to be right */
 		x->depth = 0;
 		x->had = x->has = 0;
 	}
-	bool before = !after && same(x, i->before, now);
+	bool before = !after && same_value(x, i->before, now);
 	Py_XDECREF(now);
 	if ((!after && !before) || (*installed >= 0 && *installed != after))
 		return false;
@@ -1098,7 +1098,7 @@ static clv_status make_groups(ChecksObject *o)
 	return CLV_OK;
 }
 
-static bool read_numbers(Numbers *out, PyObject *list)
+static bool checks_read_numbers(Numbers *out, PyObject *list)
 {
 	Py_ssize_t n = 0;
 	int64_t *numbers = int_array(list, &n);
@@ -1121,7 +1121,8 @@ static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 		return NULL;
 	o->strict = inputs != Py_None;
 	o->made_of = PyTuple_Pack(2, roots, tied);
-	bool ok = o->made_of && (!o->strict || read_numbers(&o->inputs, inputs)) && read_numbers(&o->flags, flags);
+	bool ok =
+		o->made_of && (!o->strict || checks_read_numbers(&o->inputs, inputs)) && checks_read_numbers(&o->flags, flags);
 	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(roots); i++)
 		ok = add_root(o, PyList_GET_ITEM(roots, i));
 	clv_status st = ok ? make_groups(o) : CLV_OK;

@@ -10,17 +10,13 @@ PyObject *backend_version_py(PyObject *self, PyObject *name)
 {
 	const backend *b;
 	strbuf out = STRBUF_INIT;
-	char *text = NULL;
 	const char *s = PyUnicode_AsUTF8(name);
 	if (!s)
 		return NULL;
 	clv_status st = backend_find(s, &b);
 	if (st == CLV_OK && b->version)
 		st = b->version(b->ctx, &out);
-	if (st == CLV_OK)
-		st = strbuf_take(&out, &text);
-	strbuf_free(&out);
-	return take_string(st, text);
+	return take_text(st, &out);
 }
 
 PyObject *backend_check_args_py(PyObject *self, PyObject *args)
@@ -115,7 +111,7 @@ static clv_status read_compiled(PyObject *members, PyObject *needs, compiled *ou
 	return CLV_OK;
 }
 
-static clv_status load_code(CodeObject *o, const compiled *c, const code_spec *s)
+static clv_status code_load(CodeObject *o, const compiled *c, const code_spec *s)
 {
 	arena a = {0};
 	const char *reason = NULL;
@@ -145,7 +141,7 @@ static PyObject *code_new_py(PyTypeObject *type, PyObject *args, PyObject *kwarg
 	if (st == CLV_OK)
 		st = read_compiled(members, needs, &c);
 	if (st == CLV_OK)
-		st = load_code(o, &c, &s);
+		st = code_load(o, &c, &s);
 	compiled_free(&c);
 	if (st == CLV_OK)
 		return (PyObject *)o;

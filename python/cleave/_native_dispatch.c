@@ -31,7 +31,6 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
 {
 	unsigned limit;
 	PyObject *evicted;
-	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "IO", &limit, &evicted))
 		return NULL;
 	DispatcherObject *o = (DispatcherObject *)type->tp_alloc(type, 0);
@@ -348,7 +347,6 @@ static void recording_end(DispatcherObject *o)
 
 static PyObject *dispatcher_enter(DispatcherObject *o, PyObject *unused)
 {
-	(void)unused;
 	if (!recording_begin(o))
 		return PyErr_Format(PyExc_RuntimeError, "this thread records already");
 	return Py_NewRef(o);

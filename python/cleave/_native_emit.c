@@ -81,7 +81,7 @@ static clv_status literal(void *ctx, value_id v, strbuf *b, bool *done)
 	return CLV_OK;
 }
 
-static bool formal(void *ctx, const char *op, uint32_t i, source_formal *out)
+static bool formal_of_op(void *ctx, const char *op, uint32_t i, source_formal *out)
 {
 	return br_formal(op, i, &out->name, &out->named, &out->none);
 }
@@ -92,7 +92,6 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	unsigned int first, end;
 	const char *class_name;
 	int del = 0, return_rebinds = 0, solve = 0;
-	char *text = NULL;
 	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIs|ppp", words, &first, &end, &class_name, &del, &return_rebinds,
 	                                 &solve))
 		return NULL;
@@ -104,13 +103,10 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	                 .solve = solve != 0,
 	                 .ctx = o,
 	                 .literal = literal,
-	                 .formal = formal};
+	                 .formal = formal_of_op};
 	strbuf b = STRBUF_INIT;
 	clv_status st = plan_source(o->p, &s, &b);
-	if (st == CLV_OK)
-		st = strbuf_take(&b, &text);
-	strbuf_free(&b);
-	return take_string(st, text);
+	return take_text(st, &b);
 }
 
 /* ---- stages ------------------------------------------------------------------------------------------------------ */
@@ -165,11 +161,11 @@ static bool ends_read(PyObject *seq, uint32_t **ends, uint32_t *n)
 	return !PyErr_Occurred();
 }
 
-typedef struct call_list {
+typedef struct block_calls {
 	PyObject *fast; /* keeps the texts */
 	block_call *at;
 	uint32_t n;
-} call_list;
+} block_calls;
 
 /* (count, arguments, results or None), or a str that says why the call has no text. False with an exception. */
 static bool call_read(PyObject *item, block_call *out)
@@ -179,7 +175,7 @@ static bool call_read(PyObject *item, block_call *out)
 	return PyArg_ParseTuple(item, "Isz", &out->count, &out->arguments, &out->results) != 0;
 }
 
-static bool call_list_read(PyObject *seq, call_list *out)
+static bool block_calls_read(PyObject *seq, block_calls *out)
 {
 	if (seq == Py_None)
 		return true;
@@ -195,7 +191,7 @@ static bool call_list_read(PyObject *seq, call_list *out)
 	return !PyErr_Occurred();
 }
 
-static void call_list_free(call_list *c)
+static void block_calls_free(block_calls *c)
 {
 	PyMem_Free(c->at);
 	Py_XDECREF(c->fast);
@@ -238,9 +234,9 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *calls = Py_None,
 					 *other = Py_None, *captured = Py_None, *out = NULL;
 	both plans = {o, NULL};
-	stages_spec s = {.ctx = &plans, .literal = literal_of_both, .formal = formal, .same = same_data_of_both};
+	stages_spec s = {.ctx = &plans, .literal = literal_of_both, .formal = formal_of_op, .same = same_data_of_both};
 	text_list device = {0}, block = {0}, loose = {0};
-	call_list call = {0};
+	block_calls call = {0};
 	size_list size = {0};
 	uint32_t *ends = NULL;
 	uint32_t *other_ends = NULL, nother = 0;
@@ -255,7 +251,7 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	s.other = plans.other ? plans.other->p : NULL;
 	bool ok = ends_read(given, &ends, &s.nstages) && text_list_read(devices, true, &device) &&
 	          text_list_read(blocks, false, &block) && text_list_read(not_saved, false, &loose) &&
-	          size_list_read(sizes, &size) && call_list_read(calls, &call) &&
+	          size_list_read(sizes, &size) && block_calls_read(calls, &call) &&
 	          (captured == Py_None || ends_read(captured, &other_ends, &nother));
 	if (ok && device.n && device.n != s.nstages)
 		PyErr_Format(PyExc_ValueError, "%u devices for %u stages", device.n, s.nstages);
@@ -263,7 +259,6 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		PyErr_Format(PyExc_ValueError, "captured has the ends of the stages of other");
 	if (!PyErr_Occurred()) {
 		strbuf b = STRBUF_INIT;
-		char *text = NULL;
 		s.ends = ends;
 		s.devices = device.n ? device.at : NULL;
 		s.sizes = (clv_sizes){size.names, size.values, size.n};
@@ -276,17 +271,14 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		s.del = del != 0;
 		s.captured = other_ends;
 		clv_status st = plan_stages_source(o->p, &s, &b);
-		if (st == CLV_OK)
-			st = strbuf_take(&b, &text);
-		strbuf_free(&b);
-		out = take_string(st, text);
+		out = take_text(st, &b);
 	}
 	PyMem_Free(ends);
 	PyMem_Free(other_ends);
 	text_list_free(&device);
 	text_list_free(&block);
 	text_list_free(&loose);
-	call_list_free(&call);
+	block_calls_free(&call);
 	size_list_free(&size);
 	return out;
 }
@@ -359,10 +351,8 @@ static PyObject *place_of(PlanObject *o, value_id v)
 {
 	const value *x = &o->p->values.at[v];
 	strbuf b = STRBUF_INIT;
-	char *text = NULL;
 	source_place(o->p, v, &b);
-	clv_status st = strbuf_take(&b, &text);
-	PyObject *place = take_string(st, text);
+	PyObject *place = take_text(CLV_OK, &b);
 	if (!place)
 		return NULL;
 	br_tensor *data = x->kind == VALUE_CONST && v < o->data.n ? o->data.tensors[v] : NULL;
@@ -420,7 +410,7 @@ PyObject *plan_py_places(PlanObject *o, PyObject *args)
 
 /* ---- what a part does beside computing -------------------------------------------------------------------------- */
 
-static bool note(PyObject *out, const node_names *names, node_id n, bool has, const char *effect)
+static bool note_effect(PyObject *out, const node_names *names, node_id n, bool has, const char *effect)
 {
 	if (!has || PyDict_GetItemString(out, effect))
 		return true;
@@ -472,7 +462,7 @@ static bool note_devices(PyObject *out, const plan *p, const node_names *names, 
 		node_each_arg(p, n, see_device, &e);
 		node_each_result(p, n, see_device, &e);
 		if (e.found)
-			return note(out, names, n, true, "other device");
+			return note_effect(out, names, n, true, "other device");
 	}
 	return true;
 }
@@ -484,9 +474,9 @@ static bool note_writes(PyObject *out, const plan *p, const node_names *names, n
 	for (uint32_t i = 0; ok && i < x->nwrites; i++) {
 		const value *root = &p->values.at[alias_root(p, p->ids.at[x->writes + i])];
 		bool result = root->kind == VALUE_RESULT;
-		ok = note(out, names, n, root->kind == VALUE_INPUT, "writes inputs") &&
-		     note(out, names, n, !result && root->kind != VALUE_INPUT, "writes state") &&
-		     note(out, names, n, result && root->def < first, "writes boundary");
+		ok = note_effect(out, names, n, root->kind == VALUE_INPUT, "writes inputs") &&
+		     note_effect(out, names, n, !result && root->kind != VALUE_INPUT, "writes state") &&
+		     note_effect(out, names, n, result && root->def < first, "writes boundary");
 	}
 	return ok;
 }
@@ -499,11 +489,11 @@ static bool note_node(PyObject *out, const plan *p, const node_names *names, nod
 	node_each_result(p, n, see_guard, &g);
 	node_each_arg(p, n, see_object, &o);
 	bool equal = !strcmp(op, "cleave::guard_equal");
-	return note(out, names, n, (x->flags & NODE_RANDOM) != 0, "random") &&
-	       note(out, names, n, (x->flags & NODE_HOST) != 0, "host") &&
-	       note(out, names, n, (x->flags & NODE_IMPURE) != 0, "impure") &&
-	       note(out, names, n, g.found || equal, "guard") && note(out, names, n, o.found, "object") &&
-	       note(out, names, n, !strcmp(op, "cleave::python"), "python") && note_writes(out, p, names, n, first);
+	return note_effect(out, names, n, (x->flags & NODE_RANDOM) != 0, "random") &&
+	       note_effect(out, names, n, (x->flags & NODE_HOST) != 0, "host") &&
+	       note_effect(out, names, n, (x->flags & NODE_IMPURE) != 0, "impure") &&
+	       note_effect(out, names, n, g.found || equal, "guard") && note_effect(out, names, n, o.found, "object") &&
+	       note_effect(out, names, n, !strcmp(op, "cleave::python"), "python") && note_writes(out, p, names, n, first);
 }
 
 PyObject *effects_of(const plan *p, node_id first, node_id end, bool rebinds)
@@ -518,7 +508,7 @@ PyObject *effects_of(const plan *p, node_id first, node_id end, bool rebinds)
 			Py_CLEAR(out);
 	if (out && !note_devices(out, p, names, first, end))
 		Py_CLEAR(out);
-	if (out && !note(out, names, end ? end - 1 : 0, rebinds, "rebinds"))
+	if (out && !note_effect(out, names, end ? end - 1 : 0, rebinds, "rebinds"))
 		Py_CLEAR(out);
 	node_names_free(names);
 	return out;

@@ -32,7 +32,7 @@ const char *path_of(PyObject *path)
 	return PyBytes_Check(path) ? PyBytes_AS_STRING(path) : NULL;
 }
 
-bool ok_or_raise(clv_status st)
+bool payload_ok_or_raise(clv_status st)
 {
 	if (st != CLV_OK)
 		raise_payload(st);
@@ -67,7 +67,7 @@ const char *keep_text(payload *p, PyObject *o)
 		return NULL;
 	}
 	s = PyUnicode_AsUTF8AndSize(o, &n);
-	return s && ok_or_raise(payload_text(p, s, (size_t)n, &kept)) ? kept : NULL;
+	return s && payload_ok_or_raise(payload_text(p, s, (size_t)n, &kept)) ? kept : NULL;
 }
 
 static bool number_from(payload *p, PyObject *key, PyObject *o, payload_number *out)
@@ -89,7 +89,7 @@ static bool numbers_from(payload *p, PyObject *dict, bool flags)
 			PyErr_Format(PyExc_ValueError, "size %U is %lld", key, (long long)n.value);
 			return false;
 		}
-		if (!ok_or_raise(flags ? vec_push(&p->requires_grad, n) : vec_push(&p->sizes, n)))
+		if (!payload_ok_or_raise(flags ? vec_push(&p->requires_grad, n) : vec_push(&p->sizes, n)))
 			return false;
 	}
 	return true;
@@ -103,7 +103,7 @@ static bool dims_from(payload *p, PyObject *dims, payload_schema *s)
 		if (!(texts[i] = keep_text(p, PyTuple_GET_ITEM(dims, i))))
 			return false;
 	s->dims = texts;
-	return texts || ok_or_raise(fail(CLV_E_INVALID, "a schema has %u dimensions", s->ndim));
+	return texts || payload_ok_or_raise(fail(CLV_E_INVALID, "a schema has %u dimensions", s->ndim));
 }
 
 static bool schema_from(payload *p, PyObject *o)
@@ -123,7 +123,7 @@ static bool schema_from(payload *p, PyObject *o)
 	s.label = keep_text(p, label);
 	s.device = keep_text(p, device);
 	s.requires_grad = grad;
-	return s.label && s.device && dims_from(p, dims, &s) && ok_or_raise(vec_push(&p->schema, s));
+	return s.label && s.device && dims_from(p, dims, &s) && payload_ok_or_raise(vec_push(&p->schema, s));
 }
 
 static bool schemas_from(payload *p, PyObject *list)
@@ -138,7 +138,7 @@ static bool passthrough_from(payload *p, PyObject *tuple)
 {
 	for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
 		const char *label = keep_text(p, PyTuple_GET_ITEM(tuple, i));
-		if (!label || !ok_or_raise(vec_push(&p->passthrough, label)))
+		if (!label || !payload_ok_or_raise(vec_push(&p->passthrough, label)))
 			return false;
 	}
 	return true;
@@ -175,22 +175,22 @@ bool fields_from(payload *p, PyObject *fields)
 
 /* ---- checking --------------------------------------------------------------------------------------------------- */
 
-static bool facts_of(payload *p, PyObject *tensors, payload_tensor *out)
+static bool tensor_facts(payload *p, PyObject *tensors, payload_tensor *out)
 {
 	for (uint32_t i = 0; i < p->schema.n; i++) {
 		br_meta m;
 		PyObject *t = PyDict_GetItemString(tensors, p->schema.at[i].label);
 		if (!t || !need_tensor(t))
-			return !PyErr_Occurred() && ok_or_raise(fail(CLV_E_INPUT, "%s is missing", p->schema.at[i].label));
-		if (!ok_or_raise(br_meta_get(py_borrow(t), &m)))
+			return !PyErr_Occurred() && payload_ok_or_raise(fail(CLV_E_INPUT, "%s is missing", p->schema.at[i].label));
+		if (!payload_ok_or_raise(br_meta_get(py_borrow(t), &m)))
 			return false;
 		if (!m.strided || m.dtype == DT_COUNT)
-			return ok_or_raise(fail(CLV_E_INPUT, "%s: it is no plain tensor", p->schema.at[i].label));
+			return payload_ok_or_raise(fail(CLV_E_INPUT, "%s: it is no plain tensor", p->schema.at[i].label));
 		out[i] = (payload_tensor){.label = p->schema.at[i].label, .dtype = (dtype)m.dtype, .ndim = m.ndim};
 		out[i].requires_grad = m.requires_grad;
-		if (!ok_or_raise(payload_ints(p, m.sizes, m.ndim, &out[i].sizes)) ||
-		    !ok_or_raise(payload_ints(p, m.strides, m.ndim, &out[i].strides)) ||
-		    !ok_or_raise(payload_text(p, m.device, strlen(m.device), &out[i].device)))
+		if (!payload_ok_or_raise(payload_ints(p, m.sizes, m.ndim, &out[i].sizes)) ||
+		    !payload_ok_or_raise(payload_ints(p, m.strides, m.ndim, &out[i].strides)) ||
+		    !payload_ok_or_raise(payload_text(p, m.device, strlen(m.device), &out[i].device)))
 			return false;
 	}
 	return true;
@@ -202,9 +202,9 @@ static bool check_with(payload *p, PyObject *schema, PyObject *tensors, PyObject
 		return false;
 	payload_tensor *got = arena_alloc(&p->arena, p->schema.n * sizeof *got);
 	if (!got)
-		return ok_or_raise(fail_nomem());
-	return facts_of(p, tensors, got) &&
-	       ok_or_raise(schema_check(p->schema.at, got, p->schema.n, p->sizes.at, p->sizes.n));
+		return payload_ok_or_raise(fail_nomem());
+	return tensor_facts(p, tensors, got) &&
+	       payload_ok_or_raise(schema_check(p->schema.at, got, p->schema.n, p->sizes.at, p->sizes.n));
 }
 
 PyObject *payload_check_py(PyObject *self, PyObject *args)

@@ -6,10 +6,10 @@
 
 #include "file/payload.h"
 
-PyObject *raise_payload(clv_status st); /* sets the exception; always NULL */
-bool ok_or_raise(clv_status st);        /* true for CLV_OK */
-void blame_payload(void);               /* an exception of Python's own becomes an error about the payload */
-const char *path_of(PyObject *path);    /* borrowed */
+PyObject *raise_payload(clv_status st);  /* sets the exception; always NULL */
+bool payload_ok_or_raise(clv_status st); /* true for CLV_OK */
+void blame_payload(void);                /* an exception of Python's own becomes an error about the payload */
+const char *path_of(PyObject *path);     /* borrowed */
 const char *keep_text(payload *p, PyObject *s);
 /* Fills in where a tensor's data is, how it is laid out and where it was; `host` is the tensor, or its copy on the CPU. */
 bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host);

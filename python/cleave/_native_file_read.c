@@ -11,13 +11,13 @@ typedef struct builder {
 	uint32_t at;      /* next token */
 } builder;
 
-static PyObject *build(builder *b);
+static PyObject *build_value(builder *b);
 
 static PyObject *build_list(builder *b, uint32_t n)
 {
 	PyObject *list = PyList_New(0); /* grows: n is the file's word */
 	for (uint32_t i = 0; list && i < n; i++)
-		list_push(&list, build(b));
+		list_push(&list, build_value(b));
 	return list;
 }
 
@@ -25,7 +25,7 @@ static PyObject *build_dict(builder *b, uint32_t n)
 {
 	PyObject *dict = PyDict_New();
 	for (uint32_t i = 0; dict && i < n; i += 2) {
-		PyObject *key = build(b), *item = key ? build(b) : NULL;
+		PyObject *key = build_value(b), *item = key ? build_value(b) : NULL;
 		if (!item || PyDict_SetItem(dict, key, item) < 0)
 			Py_CLEAR(dict);
 		Py_XDECREF(key);
@@ -44,7 +44,7 @@ static PyObject *build_fields(builder *b, uint32_t n)
 	PyObject *list = PyList_New(0);
 	for (uint32_t i = 0; list && i < n; i += 2) {
 		b->at++;
-		list_push(&list, build(b));
+		list_push(&list, build_value(b));
 	}
 	PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
 	Py_XDECREF(list);
@@ -83,7 +83,7 @@ static PyObject *build_tuple(builder *b, uint32_t n)
 	return tuple;
 }
 
-static PyObject *build(builder *b)
+static PyObject *build_value(builder *b)
 {
 	const tree *t = &b->p->values.at[b->at++];
 	const str *s = t->kind == TREE_INT || t->kind == TREE_STR || t->kind == TREE_BYTES ? &b->p->strs.at[t->u.s] : NULL;
@@ -203,13 +203,14 @@ static PyObject *named_to(const payload *p, PyObject *leaves)
 	return out;
 }
 
-static PyObject *result(const payload *p, PyObject *place_fn)
+static PyObject *payload_result(const payload *p, PyObject *place_fn)
 {
 	PyObject *leaves = make_tensors(p, place_fn);
 	if (!leaves)
 		return NULL;
 	builder b = {p, leaves, 0};
-	PyObject *values = build(&b), *named = values ? named_to(p, leaves) : NULL, *fields = named ? fields_to(p) : NULL;
+	PyObject *values = build_value(&b), *named = values ? named_to(p, leaves) : NULL,
+			 *fields = named ? fields_to(p) : NULL;
 	PyObject *lost = fields ? payload_losses(p) : NULL,
 			 *out = lost ? PyTuple_Pack(4, fields, named, values, lost) : NULL;
 	Py_XDECREF(lost);
@@ -229,7 +230,7 @@ static PyObject *read_bytes(const void *data, size_t n, bool boundary, PyObject 
 	Py_END_ALLOW_THREADS
 	if (st != CLV_OK)
 		return raise_payload(st);
-	PyObject *out = result(p, place_fn);
+	PyObject *out = payload_result(p, place_fn);
 	payload_free(p);
 	if (!out)
 		blame_payload();

@@ -31,7 +31,7 @@ static PyObject *place_text(const place *at)
 	return text;
 }
 
-static bool refuse(const place *at, const char *fmt, const char *what)
+static bool refuse_value(const place *at, const char *fmt, const char *what)
 {
 	PyObject *where_text = place_text(at), *why = PyUnicode_FromFormat(fmt, what);
 	if (where_text && why)
@@ -41,21 +41,21 @@ static bool refuse(const place *at, const char *fmt, const char *what)
 	return false;
 }
 
-static bool push(writer *w, tree t)
+static bool writer_push(writer *w, tree t)
 {
 	enum { MOST = 1 << 24 }; /* lists that hold a list twice, which holds a list twice, … */
 	if (w->p->values.n >= MOST)
-		return refuse(NULL, "has %s parts", "over 2^24");
-	return ok_or_raise(vec_push(&w->p->values, t));
+		return refuse_value(NULL, "has %s parts", "over 2^24");
+	return payload_ok_or_raise(vec_push(&w->p->values, t));
 }
 
 static bool push_str(writer *w, tree_kind kind, const char *s, Py_ssize_t n)
 {
 	tree t = {.kind = (uint8_t)kind};
-	return ok_or_raise(payload_str(w->p, s, (size_t)n, &t.u.s)) && push(w, t);
+	return payload_ok_or_raise(payload_str(w->p, s, (size_t)n, &t.u.s)) && writer_push(w, t);
 }
 
-static bool walk(writer *w, PyObject *o, const place *at, unsigned depth);
+static bool write_value(writer *w, PyObject *o, const place *at, unsigned depth);
 
 static bool walk_int(writer *w, PyObject *o)
 {
@@ -78,7 +78,7 @@ static bool walk_str(writer *w, PyObject *o, const place *at)
 	if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
 		return false;
 	PyErr_Clear();
-	return refuse(at, "is a text with %s, which has no place in UTF-8", "half of a surrogate pair");
+	return refuse_value(at, "is a text with %s, which has no place in UTF-8", "half of a surrogate pair");
 }
 
 static bool new_leaf(writer *w, PyObject *tensor, PyObject *label)
@@ -115,11 +115,11 @@ static bool walk_tensor(writer *w, PyObject *o)
 		return false;
 	if (number) {
 		t.u.v = (uint32_t)PyLong_AsUnsignedLong(number);
-		return push(w, t);
+		return writer_push(w, t);
 	}
 	t.u.v = (uint32_t)PyList_GET_SIZE(w->leaves);
 	PyObject *label = make_label(w);
-	bool ok = label && new_leaf(w, o, label) && push(w, t);
+	bool ok = label && new_leaf(w, o, label) && writer_push(w, t);
 	Py_XDECREF(label);
 	return ok;
 }
@@ -127,9 +127,9 @@ static bool walk_tensor(writer *w, PyObject *o)
 static bool walk_sequence(writer *w, PyObject *o, tree_kind kind, const place *at, unsigned depth)
 {
 	PyObject *items = PySequence_Tuple(o); /* a list may change while we look at it */
-	bool ok = items && push(w, (tree){.kind = (uint8_t)kind, .n = (uint32_t)PyTuple_GET_SIZE(items)});
+	bool ok = items && writer_push(w, (tree){.kind = (uint8_t)kind, .n = (uint32_t)PyTuple_GET_SIZE(items)});
 	for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(items); i++)
-		ok = walk(w, PyTuple_GET_ITEM(items, i), &(place){at, NULL, i}, depth + 1);
+		ok = write_value(w, PyTuple_GET_ITEM(items, i), &(place){at, NULL, i}, depth + 1);
 	Py_XDECREF(items);
 	return ok;
 }
@@ -137,13 +137,13 @@ static bool walk_sequence(writer *w, PyObject *o, tree_kind kind, const place *a
 static bool walk_dict(writer *w, PyObject *o, const place *at, unsigned depth)
 {
 	PyObject *items = PyDict_Items(o);
-	bool ok = items && push(w, (tree){.kind = TREE_DICT, .n = (uint32_t)(2 * PyList_GET_SIZE(items))});
+	bool ok = items && writer_push(w, (tree){.kind = TREE_DICT, .n = (uint32_t)(2 * PyList_GET_SIZE(items))});
 	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(items); i++) {
 		PyObject *pair = PyList_GET_ITEM(items, i), *key = PyTuple_GET_ITEM(pair, 0);
 		place here = {at, key, 0};
 		if (py_is_tensor(key))
-			ok = refuse(at, "has a key that is %s", "a tensor");
-		ok = ok && walk(w, key, &here, depth + 1) && walk(w, PyTuple_GET_ITEM(pair, 1), &here, depth + 1);
+			ok = refuse_value(at, "has a key that is %s", "a tensor");
+		ok = ok && write_value(w, key, &here, depth + 1) && write_value(w, PyTuple_GET_ITEM(pair, 1), &here, depth + 1);
 	}
 	Py_XDECREF(items);
 	return ok;
@@ -151,7 +151,7 @@ static bool walk_dict(writer *w, PyObject *o, const place *at, unsigned depth)
 
 static bool walk_field(writer *w, const char *name, PyObject *owned, const place *at, unsigned depth)
 {
-	bool ok = owned && push_str(w, TREE_STR, name, (Py_ssize_t)strlen(name)) && walk(w, owned, at, depth + 1);
+	bool ok = owned && push_str(w, TREE_STR, name, (Py_ssize_t)strlen(name)) && write_value(w, owned, at, depth + 1);
 	Py_XDECREF(owned);
 	return ok;
 }
@@ -185,7 +185,7 @@ static bool walk_size(writer *w, PyObject *o, const place *at, unsigned depth)
 static bool walk_container(writer *w, PyObject *o, const place *at, unsigned depth)
 {
 	if (depth >= PAYLOAD_DEPTH)
-		return refuse(NULL, "is nested in itself, or %s", "too deep");
+		return refuse_value(NULL, "is nested in itself, or %s", "too deep");
 	if (PyList_CheckExact(o))
 		return walk_sequence(w, o, TREE_LIST, at, depth);
 	if (PyTuple_CheckExact(o))
@@ -198,23 +198,23 @@ static bool walk_container(writer *w, PyObject *o, const place *at, unsigned dep
 		return walk_slice(w, o, "builtins:range", at, depth);
 	if (PyTuple_Check(o) && strcmp(Py_TYPE(o)->tp_name, "torch.Size") == 0)
 		return walk_size(w, o, at, depth);
-	return refuse(at, "is a %s, which a payload cannot hold", Py_TYPE(o)->tp_name);
+	return refuse_value(at, "is a %s, which a payload cannot hold", Py_TYPE(o)->tp_name);
 }
 
 /* Values of these very types: a subclass would come back as another type. */
-static bool walk(writer *w, PyObject *o, const place *at, unsigned depth)
+static bool write_value(writer *w, PyObject *o, const place *at, unsigned depth)
 {
 	if (o == Py_None)
-		return push(w, (tree){.kind = TREE_NONE});
+		return writer_push(w, (tree){.kind = TREE_NONE});
 	if (PyBool_Check(o))
-		return push(w, (tree){.kind = TREE_BOOL, .u.b = o == Py_True});
+		return writer_push(w, (tree){.kind = TREE_BOOL, .u.b = o == Py_True});
 	if (PyLong_CheckExact(o))
 		return walk_int(w, o);
 	if (PyFloat_CheckExact(o))
-		return push(w, (tree){.kind = TREE_FLOAT, .u.f = PyFloat_AS_DOUBLE(o)});
+		return writer_push(w, (tree){.kind = TREE_FLOAT, .u.f = PyFloat_AS_DOUBLE(o)});
 	if (PyComplex_CheckExact(o)) {
 		Py_complex c = PyComplex_AsCComplex(o);
-		return push(w, (tree){.kind = TREE_COMPLEX, .u.c = {c.real, c.imag}});
+		return writer_push(w, (tree){.kind = TREE_COMPLEX, .u.c = {c.real, c.imag}});
 	}
 	if (PyUnicode_CheckExact(o))
 		return walk_str(w, o, at);
@@ -261,20 +261,20 @@ bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host
 		return refuse_dtype(t->label, original);
 	if (st != CLV_OK)
 		fail_more(st, "tensor \"%.64s\"", t->label);
-	return ok_or_raise(st);
+	return payload_ok_or_raise(st);
 }
 
-static bool add_tensor(writer *w, PyObject *original, PyObject *host, PyObject *label, bool boundary,
-                       PyObject *compress)
+static bool writer_add_tensor(writer *w, PyObject *original, PyObject *host, PyObject *label, bool boundary,
+                              PyObject *compress)
 {
 	payload_tensor t = {.label = keep_text(w->p, label), .boundary = boundary};
 	uint32_t number;
 	return t.label && (!boundary || set_wish(&t, compress, label)) && tensor_of(w->p, &t, original, host) &&
-	       ok_or_raise(payload_add_tensor(w->p, &t, &number));
+	       payload_ok_or_raise(payload_add_tensor(w->p, &t, &number));
 }
 
 /* Tensors on other devices are read through copies on the CPU; `hosts` keeps those alive. */
-static PyObject *add_tensors(writer *w, PyObject *to_host, PyObject *compress)
+static PyObject *writer_add_tensors(writer *w, PyObject *to_host, PyObject *compress)
 {
 	PyObject *hosts = PyObject_CallOneArg(to_host, w->leaves);
 	Py_ssize_t n = PyList_GET_SIZE(w->leaves);
@@ -283,7 +283,7 @@ static PyObject *add_tensors(writer *w, PyObject *to_host, PyObject *compress)
 		PyErr_SetString(PyExc_TypeError, "to_host must give a list of as many tensors");
 	for (Py_ssize_t i = 0; ok && i < n; i++) {
 		PyObject *original = PyList_GET_ITEM(w->leaves, i), *label = PyList_GET_ITEM(w->labels, i);
-		ok = add_tensor(w, original, PyList_GET_ITEM(hosts, i), label, i < PyDict_GET_SIZE(w->named), compress);
+		ok = writer_add_tensor(w, original, PyList_GET_ITEM(hosts, i), label, i < PyDict_GET_SIZE(w->named), compress);
 	}
 	if (!ok)
 		Py_CLEAR(hosts);
@@ -347,10 +347,10 @@ static bool add_named(writer *w)
 static PyObject *write_with(writer *w, PyObject *fields, PyObject *values, PyObject *compress, const char *path,
                             PyObject *to_host)
 {
-	if (!w->leaves || !w->labels || !w->numbers || !add_named(w) || !walk(w, values, NULL, 0) ||
+	if (!w->leaves || !w->labels || !w->numbers || !add_named(w) || !write_value(w, values, NULL, 0) ||
 	    !fields_from(w->p, fields))
 		return NULL;
-	PyObject *hosts = add_tensors(w, to_host, compress), *out = hosts ? write_out(w->p, path) : NULL;
+	PyObject *hosts = writer_add_tensors(w, to_host, compress), *out = hosts ? write_out(w->p, path) : NULL;
 	Py_XDECREF(hosts);
 	return out;
 }

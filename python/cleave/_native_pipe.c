@@ -333,15 +333,6 @@ static PyObject *partition_py_method(PartitionObject *o, PyObject *unused)
 	return PyUnicode_FromString(o->p.method ? o->p.method : "");
 }
 
-static PyObject *take_text(clv_status st, strbuf *b)
-{
-	char *text = NULL;
-	if (st == CLV_OK)
-		st = strbuf_take(b, &text);
-	strbuf_free(b);
-	return take_string(st, text);
-}
-
 static PyObject *partition_py_table(PartitionObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;

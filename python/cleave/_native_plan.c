@@ -384,6 +384,15 @@ PyObject *take_string(clv_status st, char *s)
 	return o;
 }
 
+PyObject *take_text(clv_status st, strbuf *b)
+{
+	char *text = NULL;
+	if (st == CLV_OK)
+		st = strbuf_take(b, &text);
+	strbuf_free(b);
+	return take_string(st, text);
+}
+
 static PyObject *plan_py_text(PlanObject *o, PyObject *unused)
 {
 	char *s = NULL;
@@ -485,15 +494,11 @@ static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 static PyObject *plan_py_brief(PlanObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
-	char *s = NULL;
 	clv_status st = plan_brief(o->p, &b);
-	if (st == CLV_OK)
-		st = strbuf_take(&b, &s);
-	strbuf_free(&b);
-	return take_string(st, s);
+	return take_text(st, &b);
 }
 
-static const node_names *names_of(PlanObject *o)
+static const node_names *plan_node_names(PlanObject *o)
 {
 	if (!o->names) {
 		clv_status st = node_names_new(o->p, &o->names);
@@ -520,7 +525,7 @@ static bool is_guarded(const plan *p, const node *n)
 static PyObject *plan_py_nodes(PlanObject *o, PyObject *unused)
 {
 	const plan *p = o->p;
-	const node_names *names = names_of(o);
+	const node_names *names = plan_node_names(o);
 	PyObject *out = names ? PyList_New(0) : NULL;
 	for (uint32_t i = 0; out && i < p->nodes.n; i++) {
 		const node *n = &p->nodes.at[i];
@@ -545,10 +550,8 @@ PyObject *labels(const plan *p, const value_id *v, uint32_t n)
 	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++) {
 		strbuf b = STRBUF_INIT;
-		char *s = NULL;
 		value_label(p, v[i], &b);
-		clv_status st = strbuf_take(&b, &s);
-		list_push(&out, take_string(st, s));
+		list_push(&out, take_text(CLV_OK, &b));
 	}
 	return out;
 }

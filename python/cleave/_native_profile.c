@@ -23,7 +23,7 @@ static PyObject *wrap_numbers(const block_profile *at)
 	return out;
 }
 
-static bool read_numbers(PyObject *tuple, block_profile *out)
+static bool profile_read_numbers(PyObject *tuple, block_profile *out)
 {
 	if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != PROFILE_NUMBER_COUNT) {
 		PyErr_SetString(PyExc_TypeError, "the numbers of a block are a tuple of 16");
@@ -121,14 +121,9 @@ static node_id *read_ends(PyObject *list, uint32_t *n)
 static PyObject *wrap_row(const plan *p, node_id first, node_id end, const block_profile *at)
 {
 	strbuf b = STRBUF_INIT;
-	char *module = NULL;
 	block_module(p, first, end, &b);
-	clv_status st = strbuf_take(&b, &module);
-	if (st != CLV_OK)
-		return raise_status(st);
-	PyObject *row = Py_BuildValue("(sIN)", module, end, wrap_numbers(at));
-	mem_free(module);
-	return row;
+	PyObject *module = take_text(CLV_OK, &b);
+	return module ? Py_BuildValue("(NIN)", module, end, wrap_numbers(at)) : NULL;
 }
 
 static PyObject *wrap_rows(const plan *p, const node_id *ends, uint32_t n, const block_profile *at)
@@ -148,7 +143,7 @@ typedef struct Watcher {
 } Watcher;
 
 /* The executor calls this without the GIL. */
-static clv_status watch(void *ctx, uint32_t block)
+static clv_status watch_block(void *ctx, uint32_t block)
 {
 	Watcher *w = ctx;
 	PyGILState_STATE gil = PyGILState_Ensure();
@@ -201,7 +196,7 @@ PyObject *profile_blocks_py(PyObject *self, PyObject *args)
 	                  .nobjects = o->data.objects ? o->data.n : 0,
 	                  .python = o->calls ? call_python : NULL,
 	                  .python_ctx = o,
-	                  .tick = watch,
+	                  .tick = watch_block,
 	                  .ctx = &w};
 	node_id *ends = read_ends(list, &s.n);
 	br_tensor **tensors = ends ? tensor_array(seq, &inputs) : NULL;
@@ -359,7 +354,7 @@ static bool read_rows(PyObject *list, profile *f)
 		PyObject *numbers;
 		profile_row r = {0};
 		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "ssIO", &name, &module, &r.end, &numbers) ||
-		    !read_numbers(numbers, &r.at))
+		    !profile_read_numbers(numbers, &r.at))
 			return false;
 		clv_status st = vec_push(&f->rows, r);
 		if (st == CLV_OK)
@@ -381,7 +376,7 @@ PyObject *profile_write_py(PyObject *self, PyObject *args)
 	if (!PyArg_ParseTuple(args, "yO!O!O", &path, &PyList_Type, &key, &PyList_Type, &rows, &whole))
 		return NULL;
 	f.has_whole = whole != Py_None;
-	if (read_key(key, &f) && read_rows(rows, &f) && (!f.has_whole || read_numbers(whole, &f.whole)))
+	if (read_key(key, &f) && read_rows(rows, &f) && (!f.has_whole || profile_read_numbers(whole, &f.whole)))
 		out = none_or_raise(profile_write(&f, path));
 	profile_free(&f);
 	return out;

@@ -3,14 +3,7 @@
 
 #include "base/human.h"
 
-static PyObject *take_buffer(strbuf *b)
-{
-	char *s = NULL;
-	clv_status st = strbuf_take(b, &s);
-	return take_string(st, s);
-}
-
-static PyObject *amount(PyObject *number, void (*print)(strbuf *, int64_t))
+static PyObject *text_amount(PyObject *number, void (*print)(strbuf *, int64_t))
 {
 	strbuf b = STRBUF_INIT;
 	int overflow;
@@ -20,17 +13,17 @@ static PyObject *amount(PyObject *number, void (*print)(strbuf *, int64_t))
 	if (overflow)
 		n = overflow < 0 ? INT64_MIN : INT64_MAX;
 	print(&b, n);
-	return take_buffer(&b);
+	return take_text(CLV_OK, &b);
 }
 
 PyObject *text_bytes_py(PyObject *self, PyObject *number)
 {
-	return amount(number, strbuf_bytes);
+	return text_amount(number, strbuf_bytes);
 }
 
 PyObject *text_count_py(PyObject *self, PyObject *number)
 {
-	return amount(number, strbuf_count);
+	return text_amount(number, strbuf_count);
 }
 
 /* The cells of one row, borrowed from its strings; false with an exception. */
@@ -64,7 +57,7 @@ static PyObject *columns_of(PyObject *rows, PyObject *right)
 		strbuf_columns(&b, cells, (uint32_t)n, (uint32_t)columns, flush);
 	PyMem_Free(cells);
 	PyMem_Free(flush);
-	return ok ? take_buffer(&b) : NULL;
+	return ok ? take_text(CLV_OK, &b) : NULL;
 }
 
 PyObject *text_columns_py(PyObject *self, PyObject *args)

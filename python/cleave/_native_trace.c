@@ -6,9 +6,9 @@
 
 /* ---- nodes as a caller chooses by them ----------------------------------------------------------------------------- */
 
-static PyObject *names_of(const plan *p, scope_id s)
+static PyObject *scope_names(const plan *p, scope_id s)
 {
-	PyObject *out = s == NONE ? PyList_New(0) : names_of(p, p->scopes.at[s].parent);
+	PyObject *out = s == NONE ? PyList_New(0) : scope_names(p, p->scopes.at[s].parent);
 	if (!out || s == NONE)
 		return out;
 	const char *path = plan_s(p, p->scopes.at[s].path), *dot = strrchr(path, '.');
@@ -25,32 +25,29 @@ typedef struct tensor_list {
 	PyObject *list; /* NULL: an exception is set */
 } tensor_list;
 
+/* A number, or the text of a formula. */
+static PyObject *dim_of(const plan *p, expr_id e)
+{
+	int64_t k;
+	strbuf b = STRBUF_INIT;
+	if (expr_is_const(p, e, &k))
+		return PyLong_FromLongLong(k);
+	expr_print(p, e, &b);
+	return take_text(CLV_OK, &b);
+}
+
 static PyObject *dims_of(const plan *p, const value *v)
 {
-	PyObject *out = PyTuple_New(v->ndim);
-	for (uint32_t d = 0; out && d < v->ndim; d++) {
-		int64_t k;
-		strbuf b = STRBUF_INIT;
-		char *text = NULL;
-		expr_id e = p->dims.at[v->shape + d];
-		PyObject *dim;
-		if (expr_is_const(p, e, &k)) {
-			dim = PyLong_FromLongLong(k);
-		} else {
-			expr_print(p, e, &b);
-			clv_status st = strbuf_take(&b, &text);
-			dim = take_string(st, text);
-		}
-		if (dim)
-			PyTuple_SET_ITEM(out, d, dim);
-		else
-			Py_CLEAR(out);
-	}
+	PyObject *list = PyList_New(0), *out;
+	for (uint32_t d = 0; list && d < v->ndim; d++)
+		list_push(&list, dim_of(p, p->dims.at[v->shape + d]));
+	out = list ? PyList_AsTuple(list) : NULL;
+	Py_XDECREF(list);
 	return out;
 }
 
 /* (label, dtype, shape) of a tensor. */
-static void add_tensor(void *ctx, value_id id)
+static void describe_tensor(void *ctx, value_id id)
 {
 	tensor_list *t = ctx;
 	const value *v = &t->p->values.at[id];
@@ -66,9 +63,9 @@ static void add_tensor(void *ctx, value_id id)
 static PyObject *describe_node(const plan *p, node_id n)
 {
 	tensor_list in = {p, PyList_New(0)}, out = {p, PyList_New(0)};
-	node_each_arg(p, n, add_tensor, &in);
-	node_each_result(p, n, add_tensor, &out);
-	PyObject *names = in.list && out.list ? names_of(p, p->nodes.at[n].scope) : NULL;
+	node_each_arg(p, n, describe_tensor, &in);
+	node_each_result(p, n, describe_tensor, &out);
+	PyObject *names = in.list && out.list ? scope_names(p, p->nodes.at[n].scope) : NULL;
 	if (names)
 		return Py_BuildValue("(NNN)", names, in.list, out.list);
 	Py_XDECREF(in.list);
@@ -158,13 +155,13 @@ static bool check_reasons(const artifact *a, PyObject *no)
 	return ok;
 }
 
-typedef struct call_list {
+typedef struct trace_calls {
 	clv_trace_call *at;
 	br_tensor ***tensors;
 	Py_ssize_t n;
-} call_list;
+} trace_calls;
 
-static void call_list_free(call_list *c)
+static void trace_calls_free(trace_calls *c)
 {
 	for (Py_ssize_t i = 0; i < c->n; i++)
 		tensors_free(c->tensors[i], c->at[i].ninputs);
@@ -172,7 +169,7 @@ static void call_list_free(call_list *c)
 	PyMem_Free(c->tensors);
 }
 
-static bool call_list_read(PyObject *list, call_list *c)
+static bool trace_calls_read(PyObject *list, trace_calls *c)
 {
 	Py_ssize_t count = PyList_GET_SIZE(list);
 	c->at = PyMem_Calloc((size_t)count + 1, sizeof *c->at);
@@ -202,8 +199,8 @@ static bool read_options(PyObject *given, clv_trace_options *o, option_lists *l)
 	PyObject *args, *env, *ops, *modules;
 	int fallback, dynamic, dryrun, keep_slower;
 	uint32_t n;
-	if (!PyArg_ParseTuple(given, "sO!dzzIsO!IIpdppO!O!ddps", &o->backend, &PyList_Type, &args, &o->timeout, &o->workdir,
-	                      &o->cache, &o->parallel, &o->python, &PyList_Type, &env, &o->minimum_segment_size,
+	if (!PyArg_ParseTuple(given, "sO!sO!dzzIIIpdppO!O!ddps", &o->python, &PyList_Type, &env, &o->backend, &PyList_Type,
+	                      &args, &o->timeout, &o->workdir, &o->cache, &o->parallel, &o->minimum_segment_size,
 	                      &o->max_subgraph_count, &fallback, &o->support_threshold, &dynamic, &dryrun, &PyList_Type,
 	                      &ops, &PyList_Type, &modules, &o->rtol, &o->atol, &keep_slower, &o->optimize))
 		return false;
@@ -247,13 +244,13 @@ PyObject *trace_py(PyObject *self, PyObject *args)
 	tracing t = {0};
 	clv_trace_options o = CLV_TRACE_OPTIONS_INIT;
 	option_lists lists = {0};
-	call_list c = {0};
+	trace_calls c = {0};
 	PyObject *out = NULL;
 	if (!PyArg_ParseTuple(args, "O!O!OO!OOy", &ArtifactType, &file, &PyList_Type, &calls, &t.no, &PyTuple_Type, &given,
 	                      &t.progress, &t.log, &path))
 		return NULL;
 	t.a = artifact_of(file);
-	if (check_reasons(t.a, t.no) && read_options(given, &o, &lists) && call_list_read(calls, &c)) {
+	if (check_reasons(t.a, t.no) && read_options(given, &o, &lists) && trace_calls_read(calls, &c)) {
 		clv_status st;
 		o.calls = c.at;
 		o.ncalls = (uint32_t)c.n;
@@ -266,7 +263,7 @@ PyObject *trace_py(PyObject *self, PyObject *args)
 		Py_END_ALLOW_THREADS
 		out = finish_tracing(&t, st);
 	}
-	call_list_free(&c);
+	trace_calls_free(&c);
 	PyMem_Free(lists.args);
 	PyMem_Free(lists.env);
 	PyMem_Free(lists.ops);
@@ -358,7 +355,7 @@ PyObject *difference_py(PyObject *self, PyObject *args)
 }
 
 /* segments(plan) -> list of (first, end, backend, bytes, facts) */
-static PyObject *facts_of(const artifact_segment *s)
+static PyObject *segment_facts(const artifact_segment *s)
 {
 	PyObject *out = PyDict_New();
 	for (uint32_t i = 0; out && i < s->facts.n; i++) {
@@ -375,7 +372,7 @@ static PyObject *segment_to(const artifact_segment *s)
 	unsigned long long size = 0;
 	for (uint32_t i = 0; i < s->members.n; i++)
 		size += s->members.at[i].n;
-	return Py_BuildValue("(IIsKN)", s->first, s->end, s->backend, size, facts_of(s));
+	return Py_BuildValue("(IIsKN)", s->first, s->end, s->backend, size, segment_facts(s));
 }
 
 /* ---- tensors that are watched ------------------------------------------------------------------------------------------ */

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from ._arguments import read_choice, read_count, read_flag, read_function, read_number
 from ._dispatch import read_max_plans, read_on_guard
 from ._stages import Folding
 from .errors import ArgumentError
@@ -25,7 +25,6 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved")
 # As in src/pipe/pipe.h; here, so that no list of a wrong number's length is made.
 MOST_DEVICES = 4096
 MOST_MICROBATCHES = 1 << 16
-MOST_COUNT = (1 << 31) - 1
 MOST_BYTES = (1 << 61) - 1
 MOST_WEIGHT = 1e15  # sums of many still fit
 
@@ -63,7 +62,7 @@ class Wanted(NamedTuple):
 
 def read(given: Mapping[str, Any]) -> Wanted:
     """The arguments of pipe_model by name."""
-    nparts = _count(given["nparts"], "nparts", MOST_DEVICES)
+    nparts = read_count(given["nparts"], "nparts", MOST_DEVICES)
     training = _training(given["training"], given["model"])
     if not isinstance(given["profile"], Profile):
         _path(given["profile"], "profile")
@@ -71,15 +70,15 @@ def read(given: Mapping[str, Any]) -> Wanted:
         _batch_dim(given["batch_dim"]),
         nparts,
         _folding(given),
-        _choice(given["partitioning_method"], METHODS, "partitioning_method"),
+        read_choice(given["partitioning_method"], METHODS, "partitioning_method"),
         training,
-        _flag(given["recomputation"], "recomputation"),
-        _flag(given["profile_ops"], "profile_ops"),
-        _count(given["n_iter"], "n_iter"),
+        read_flag(given["recomputation"], "recomputation"),
+        read_flag(given["profile_ops"], "profile_ops"),
+        read_count(given["n_iter"], "n_iter"),
         given["profile"],
         _devices(given["devices"], given["memory_limit"], nparts),
-        _function(given["node_weight_function"], "node_weight_function"),
-        _function(given["edge_weight_function"], "edge_weight_function"),
+        read_function(given["node_weight_function"], "node_weight_function"),
+        read_function(given["edge_weight_function"], "edge_weight_function"),
         read_on_guard(given["on_guard"]),
         read_max_plans(given["max_plans"]),
         _options(given, nparts, training),
@@ -94,10 +93,10 @@ def scalar(x: Any) -> bool:
 
 def weight(x: Any, name: str, where: str) -> float:
     """What a function of the caller said about a block."""
-    number = _number(x, f"{name} for {where}")
-    if number > MOST_WEIGHT:
-        raise ArgumentError(f"{name} for {where} is {number:g}: the most is {MOST_WEIGHT:g}")
-    return number
+    found = read_number(x, f"{name} for {where}")
+    if found > MOST_WEIGHT:
+        raise ArgumentError(f"{name} for {where} is {found:g}: the most is {MOST_WEIGHT:g}")
+    return found
 
 
 def _options(given: Mapping[str, Any], nparts: int, training: bool) -> dict[str, Any]:
@@ -108,27 +107,27 @@ def _options(given: Mapping[str, Any], nparts: int, training: bool) -> dict[str,
     if batches is None:
         batches = min(4 * nparts, MOST_MICROBATCHES)
     return {
-        "schedule": _choice(given["schedule"], SCHEDULES, "schedule"),
-        "microbatches": _count(batches, "microbatches", MOST_MICROBATCHES),
+        "schedule": read_choice(given["schedule"], SCHEDULES, "schedule"),
+        "microbatches": read_count(batches, "microbatches", MOST_MICROBATCHES),
         "bandwidth": _bandwidth(given["bandwidth"], nparts),
-        "latency_us": 1e6 * _number(given["latency"], "latency"),
-        "param_copies": (2.0 if training else 1.0) if copies is None else _number(copies, "param_copies"),
-        "max_stages": 0 if stages is None else _count(stages, "max_stages"),
+        "latency_us": 1e6 * read_number(given["latency"], "latency"),
+        "param_copies": (2.0 if training else 1.0) if copies is None else read_number(copies, "param_copies"),
+        "max_stages": 0 if stages is None else read_count(stages, "max_stages"),
         "seed": seed,
-        "seconds": _number(given["seconds"], "seconds"),
-        "objective": _choice(given["objective"], OBJECTIVES, "objective"),
+        "seconds": read_number(given["seconds"], "seconds"),
+        "objective": read_choice(given["objective"], OBJECTIVES, "objective"),
     }
 
 
 def _folding(given: Mapping[str, Any]) -> Folding:
-    ties = _choice(given["tie_policy"], TIES, "tie_policy")
-    return Folding(_count(given["depth"], "depth"), _basic_blocks(given["basic_blocks"]), ties == "stage")
+    ties = read_choice(given["tie_policy"], TIES, "tie_policy")
+    return Folding(read_count(given["depth"], "depth"), _basic_blocks(given["basic_blocks"]), ties == "stage")
 
 
 def _training(given: Any, model: Any) -> bool:
     """Unless it is said: whether something could be trained."""
     if given is not None:
-        return _flag(given, "training")
+        return read_flag(given, "training")
     params = model.parameters() if isinstance(model, nn.Module) else ()
     return torch.is_grad_enabled() and any(p.requires_grad for p in params)
 
@@ -139,44 +138,9 @@ def _batch_dim(given: Any) -> int | None:
     return given
 
 
-def _count(n: Any, name: str, most: int = MOST_COUNT) -> int:
-    if type(n) is not int or not 1 <= n <= most:
-        raise ArgumentError(f"{name} is a whole number from 1 to {most}, not {n!r}")
-    return int(n)
-
-
-def _number(x: Any, name: str) -> float:
-    try:
-        number = float(x) if not isinstance(x, str) else math.nan
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise ArgumentError(f"{name} is {x!r}: a finite number from 0 on is needed")
-    return number
-
-
-def _flag(x: Any, name: str) -> bool:
-    if not isinstance(x, bool):
-        raise ArgumentError(f"{name} is True or False, not {x!r}")
-    return x
-
-
-def _function(fn: Any, name: str) -> Any:
-    if fn is not None and not callable(fn):
-        raise ArgumentError(f"{name} is a function or None, not {fn!r}")
-    return fn
-
-
 def _path(given: Any, name: str) -> None:
     if given is not None and not isinstance(given, str | os.PathLike):
         raise ArgumentError(f"{name} is the path of a file, not {given!r}")
-
-
-def _choice(text: Any, known: Sequence[str], name: str) -> str:
-    found = text.lower() if isinstance(text, str) else text
-    if found not in known:
-        raise ArgumentError(f"{name} is one of {', '.join(known)}, not {text!r}")
-    return str(found)
 
 
 def _basic_blocks(given: Any) -> tuple[str, ...]:
@@ -224,7 +188,7 @@ def _device(given: Any) -> Device:
 def _checked_device(d: Device) -> Device:
     if not isinstance(d.name, str):
         raise ArgumentError(f"devices have names, not {d.name!r}")
-    speed = _number(d.speed, f"the speed of {d.name or 'a device'} in devices")
+    speed = read_number(d.speed, f"the speed of {d.name or 'a device'} in devices")
     if not speed:
         raise ArgumentError(f"the speed of {d.name or 'a device'} in devices is 0: it could run nothing")
     memory = None if d.memory is None else _bytes(d.memory, f"the memory of {d.name or 'a device'} in devices")
@@ -236,8 +200,8 @@ def _bandwidth(given: Any, nparts: int) -> list[float] | None:
     if given is None:
         return None
     if not isinstance(given, Iterable) or isinstance(given, str):
-        return [_number(given, "bandwidth")] * (nparts * nparts)
+        return [read_number(given, "bandwidth")] * (nparts * nparts)
     rows = [list(row) if isinstance(row, Iterable) and not isinstance(row, str) else [] for row in given]
     if len(rows) != nparts or any(len(row) != nparts for row in rows):
         raise ArgumentError(f"bandwidth is a number, or a matrix with a row and a column for each of {nparts} devices")
-    return [_number(x, "bandwidth") for row in rows for x in row]
+    return [read_number(x, "bandwidth") for row in rows for x in row]

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from . import _native, _show, _tree
-from ._cut import Engines
 from .errors import ArgumentError
 from .optimize import Optimize
+from .payload import BoundaryPayload
 from .plan import as_call
 from .profile import device_name
 from .spec import SplitSpec
@@ -380,12 +380,19 @@ def ready_s(result: BenchmarkResult) -> float:
 
 
 class _Subject:
-    """A model, what goes in, and where it runs."""
+    """A model, what goes in, and where it runs; for training also the targets and the loss."""
 
-    def __init__(self, model: Callable[..., Any], inputs: Any, kwargs: dict[str, Any] | None) -> None:
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        inputs: Any,
+        kwargs: dict[str, Any] | None,
+        targets: Any = None,
+        loss: Loss | None = None,
+    ) -> None:
         if not callable(model):
             raise TypeError(f"model must be a module or a function, not {type(model).__name__}")
-        self.model = model
+        self.model, self.targets, self.loss = model, targets, loss
         self.args, self.kwargs = as_call(inputs, kwargs)
         leaves = _tree.flatten((self.args, self.kwargs))[1]
         self.batch_size = next((int(t.shape[0]) for t in leaves if t.dim()), None)
@@ -395,11 +402,22 @@ class _Subject:
     def forward(self) -> Any:
         return self.model(*self.args, **self.kwargs)
 
-    def prefix(self, runtime: Any) -> Any:
+    def prefix(self, runtime: SplitRuntime) -> BoundaryPayload:
         return runtime.run_prefix(*self.args, **self.kwargs)
 
-    def replay(self, runtime: Any) -> Any:
+    def replay(self, runtime: SplitRuntime) -> Any:
         return runtime.run_suffix(self.prefix(runtime))
+
+    def train_suffix(self, runtime: SplitRuntime) -> tuple[BoundaryPayload, dict[str, torch.Tensor | None]]:
+        """Up to the gradients of the boundary."""
+        boundary = runtime.run_training_prefix(*self.args, **self.kwargs)
+        return boundary, runtime.train_suffix(boundary, self.targets, loss_fn=self.loss)[1]
+
+    def train(self, runtime: SplitRuntime) -> BoundaryPayload:
+        """The boundary of a whole round."""
+        boundary, gradients = self.train_suffix(runtime)
+        runtime.backward_prefix(boundary, gradients)
+        return boundary
 
     def timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
         """What came out, and seconds."""
@@ -413,36 +431,6 @@ class _Subject:
         return {r.name: dataclasses.replace(r, batch_size=self.batch_size) for r in results}
 
 
-class _Training:
-    """Rounds of training in two halves, each from no gradients at all."""
-
-    def __init__(self, subject: _Subject, targets: Any, loss: Loss | None) -> None:
-        self.subject, self.targets, self.loss = subject, targets, loss
-
-    def suffix(self, runtime: SplitRuntime) -> tuple[Any, dict[str, torch.Tensor | None]]:
-        """Up to the gradients of the boundary."""
-        boundary = runtime.run_training_prefix(*self.subject.args, **self.subject.kwargs)
-        _, gradients = runtime.train_suffix(boundary, self.targets, loss_fn=self.loss)
-        return boundary, gradients
-
-    def both(self, runtime: SplitRuntime) -> Any:
-        """The boundary of a whole round."""
-        boundary, gradients = self.suffix(runtime)
-        runtime.backward_prefix(boundary, gradients)
-        return boundary
-
-    def way(self, call: Callable[[SplitRuntime], Any], runtime: SplitRuntime) -> Way:
-        """Gradients of the round before go outside of the clock."""
-
-        def cleared() -> SplitRuntime:
-            model = runtime._target.call
-            if isinstance(model, torch.nn.Module):
-                model.zero_grad(set_to_none=True)
-            return runtime
-
-        return cleared, call
-
-
 class _Ready(NamedTuple):
     """A split, and the seconds until it had run once; None where somebody else prepared it."""
 
@@ -450,62 +438,92 @@ class _Ready(NamedTuple):
     prepare_s: float | None = None
     first_run_s: float | None = None
 
-
-def _engines(ready: _Ready, boundary: Any) -> Engines:
-    """What ran the halves when this boundary was made."""
-    return ready.runtime._named(boundary).engines
-
-
-def _told(result: BenchmarkResult, name: str, ready: _Ready, boundary: Any = None) -> BenchmarkResult:
-    """The result under its name, with what the runtime knows about itself; no boundary: it was the model that ran."""
-    told = dataclasses.replace(result, name=name, split_id=ready.runtime.split_id, execution_mode=ready.runtime.mode)
-    if boundary is None:
-        return told
-    engines = _engines(ready, boundary)
-    return dataclasses.replace(
-        told,
-        active_backend=engines.active_backend,
-        fallback_reason=engines.fallback_reason,
-        prepare_s=ready.prepare_s,
-        first_run_s=ready.first_run_s,
-    )
+    def named(self, result: BenchmarkResult, name: str, boundary: BoundaryPayload | None) -> BenchmarkResult:
+        """The result under a name, with what the runtime knows about itself; no boundary: it was the model that ran."""
+        told = dataclasses.replace(result, name=name, split_id=self.runtime.split_id, execution_mode=self.runtime.mode)
+        if boundary is None:
+            return told
+        engines = self.runtime._named(boundary).engines  # what ran the halves when this boundary was made
+        return dataclasses.replace(
+            told,
+            active_backend=engines.active_backend,
+            fallback_reason=engines.fallback_reason,
+            prepare_s=self.prepare_s,
+            first_run_s=self.first_run_s,
+        )
 
 
-def _inference(subject: _Subject, every: Sequence[_Ready], iterations: int, warmup: int) -> list[list[BenchmarkResult]]:
-    """The model, and both halves and the suffix of each runtime, in one comparison; one list for each runtime."""
+def _cleared(runtime: SplitRuntime) -> SplitRuntime:
+    """A set-up: gradients of the round before go outside of the clock."""
+    model = runtime._target.call
+    if isinstance(model, torch.nn.Module):
+        model.zero_grad(set_to_none=True)
+    return runtime
+
+
+def _inference(
+    subject: _Subject, every: Sequence[_Ready], names: Sequence[str], iterations: int, warmup: int, suffix: bool = True
+) -> list[list[BenchmarkResult]]:
+    """The model, both halves and the suffix alone of each runtime, in one comparison; one list for each runtime."""
     ways: dict[str, Way] = {"direct": subject.forward}
     with torch.no_grad():
         crossed = [subject.prefix(ready.runtime) for ready in every]
         for i, ready in enumerate(every):
             ways[f"both {i}"] = functools.partial(subject.replay, ready.runtime)
-            ways[f"suffix {i}"] = functools.partial(ready.runtime.run_suffix, crossed[i])
+            if suffix:
+                ways[f"suffix {i}"] = functools.partial(ready.runtime.run_suffix, crossed[i])
         found = subject.compare(ways, iterations, warmup)
-    return [
-        [
-            _told(found["direct"], "direct_pytorch_forward", ready),
-            _told(found[f"both {i}"], f"{ready.runtime.mode}_prefix_suffix", ready, crossed[i]),
-            _told(found[f"suffix {i}"], f"{ready.runtime.mode}_suffix_only", ready, crossed[i]),
-        ]
-        for i, ready in enumerate(every)
-    ]
+    out = []
+    for i, ready in enumerate(every):
+        rows = [ready.named(found["direct"], "direct_pytorch_forward", None)]
+        rows.append(ready.named(found[f"both {i}"], names[i], crossed[i]))
+        if suffix:
+            rows.append(ready.named(found[f"suffix {i}"], f"{ready.runtime.mode}_suffix_only", crossed[i]))
+        out.append(rows)
+    return out
 
 
-def _learning(rounds: _Training, every: Sequence[_Ready], iterations: int, warmup: int) -> list[list[BenchmarkResult]]:
+def _learning(
+    subject: _Subject, every: Sequence[_Ready], names: Sequence[str], iterations: int, warmup: int, suffix: bool = True
+) -> list[list[BenchmarkResult]]:
     """Training up to the boundary's gradients, and all of it, of each runtime, in one comparison."""
     ways: dict[str, Way] = {}
     for i, ready in enumerate(every):
-        ways[f"suffix {i}"] = rounds.way(rounds.suffix, ready.runtime)
-        ways[f"both {i}"] = rounds.way(rounds.both, ready.runtime)
+        if suffix:
+            ways[f"suffix {i}"] = (functools.partial(_cleared, ready.runtime), subject.train_suffix)
+        ways[f"both {i}"] = (functools.partial(_cleared, ready.runtime), subject.train)
     with torch.enable_grad():
-        first = [rounds.subject.timed(functools.partial(rounds.both, ready.runtime)) for ready in every]
-        found = rounds.subject.compare(ways, iterations, warmup)
+        first = [subject.timed(functools.partial(subject.train, ready.runtime)) for ready in every]
+        found = subject.compare(ways, iterations, warmup)
     out = []
     for i, (ready, (boundary, seconds)) in enumerate(zip(every, first, strict=True)):
-        trained = ready if ready.prepare_s is None else ready._replace(first_run_s=seconds)
-        mode = ready.runtime.mode
-        suffix = _told(found[f"suffix {i}"], f"{mode}_suffix_training", trained, boundary)
-        out.append([suffix, _told(found[f"both {i}"], f"{mode}_prefix_backward", trained, boundary)])
+        trained = ready._replace(first_run_s=seconds) if suffix and ready.prepare_s is not None else ready
+        rows = [trained.named(found[f"both {i}"], names[i], boundary)]
+        if suffix:
+            rows.insert(0, trained.named(found[f"suffix {i}"], f"{ready.runtime.mode}_suffix_training", boundary))
+        out.append(rows)
     return out
+
+
+def _all(subject: _Subject, every: list[_Ready], iterations: int, warmup: int) -> list[BenchmarkResult]:
+    """All results of the first runtime, then those of the next."""
+    modes = [ready.runtime.mode for ready in every]
+    parts = [_inference(subject, every, [f"{mode}_prefix_suffix" for mode in modes], iterations, warmup)]
+    if subject.targets is not None:
+        parts.append(_learning(subject, every, [f"{mode}_prefix_backward" for mode in modes], iterations, warmup))
+    return [result for of_runtime in zip(*parts, strict=True) for part in of_runtime for result in part]
+
+
+def _prepared(subject: _Subject, first: Callable[[SplitRuntime], Any], **options: Any) -> _Ready:
+    """Prepares a runtime, and gives it to `first` to run it. What PyTorch sets up on first use is there before."""
+    if options.get("mode") != "compiled":
+        options.pop("compile_options", None)
+    with torch.no_grad():
+        subject.forward()
+    runtime, prepare_s = subject.timed(lambda: prepare_split(subject.model, **options))
+    with torch.set_grad_enabled(first == subject.train):
+        _, first_run_s = subject.timed(lambda: first(runtime))
+    return _Ready(runtime, prepare_s, first_run_s)
 
 
 def benchmark_runtime(
@@ -535,19 +553,9 @@ def benchmark_runtime(
     if targets is not None and not hasattr(runtime, "train_suffix"):
         raise TypeError(f"a {type(runtime).__name__} cannot train: leave targets out, or use prepare_split")
     _check_counts(iterations, warmup)
-    subject = _Subject(model, inputs, kwargs)
+    subject = _Subject(model, inputs, kwargs, targets, loss_fn)
     with Kept(model), Kept(own._target.call):
-        return _all(subject, [_Ready(own)], targets, loss_fn, iterations, warmup)
-
-
-def _all(
-    subject: _Subject, every: list[_Ready], targets: Any, loss_fn: Loss | None, iterations: int, warmup: int
-) -> list[BenchmarkResult]:
-    """All results of the first runtime, then those of the next."""
-    parts = [_inference(subject, every, iterations, warmup)]
-    if targets is not None:
-        parts.append(_learning(_Training(subject, targets, loss_fn), every, iterations, warmup))
-    return [result for of_runtime in zip(*parts, strict=True) for part in of_runtime for result in part]
+        return _all(subject, [_Ready(own)], iterations, warmup)
 
 
 def benchmark_split_modes(
@@ -556,54 +564,27 @@ def benchmark_split_modes(
     example_inputs: Any,
     inputs: Any,
     split: SplitSpec | str,
-    example_kwargs: dict[str, Any] | None = None,
     kwargs: dict[str, Any] | None = None,
     targets: Any | None = None,
     loss_fn: Loss | None = None,
     modes: Sequence[str] = ("debug_interpreter", "generated_eager", "compiled"),
     compile_options: dict[str, Any] | None = None,
-    optimize: str | Optimize = "safe",
     iterations: int = 20,
     warmup: int = 5,
+    **options: Any,
 ) -> list[BenchmarkResult]:
     """benchmark_runtime for a split prepared in each of these modes, all of them side by side.
 
-    The model itself is measured once, and its numbers stand in the results of each mode."""
+    The model itself is measured once, and its numbers stand in the results of each mode. All other arguments are those
+    of prepare_split, compile_options for the mode that compiles."""
     if isinstance(modes, str) or not modes:
         raise ArgumentError(f'modes are several texts, such as ("generated_eager", "compiled"), not {modes!r}')
     _check_counts(iterations, warmup)
-    subject = _Subject(model, inputs, kwargs)
-    options = _options(example_inputs, example_kwargs, split, None)
+    subject = _Subject(model, inputs, kwargs, targets, loss_fn)
+    options |= {"example_inputs": example_inputs, "split": split, "compile_options": compile_options}
     with Kept(model):
-        every = []
-        for mode in modes:
-            compiling = compile_options if mode == "compiled" else None
-            more = {**options, "mode": mode, "compile_options": compiling, "optimize": optimize}
-            every.append(_prepared(subject, more, subject.replay, grad=False))
-        return _all(subject, every, targets, loss_fn, iterations, warmup)
-
-
-def _options(
-    example_inputs: Any, example_kwargs: dict[str, Any] | None, split: SplitSpec | str, objective: Any
-) -> dict[str, Any]:
-    if not isinstance(split, SplitSpec | str):
-        raise TypeError(f'split must be a SplitSpec or a boundary such as "50%", not {type(split).__name__}')
-    return {
-        "example_inputs": example_inputs,
-        "example_kwargs": example_kwargs,
-        "split": SplitSpec(boundary=split) if isinstance(split, str) else split,
-        "objective": dict(objective) if isinstance(objective, Mapping) else objective,
-    }
-
-
-def _prepared(subject: _Subject, options: dict[str, Any], first: Callable[[Any], Any], *, grad: bool) -> _Ready:
-    """Prepares a runtime, and gives it to `first` to run it. What PyTorch sets up on first use is there before."""
-    with torch.no_grad():
-        subject.forward()
-    runtime, prepare_s = subject.timed(lambda: prepare_split(subject.model, **options))
-    with torch.set_grad_enabled(grad):
-        _, first_run_s = subject.timed(lambda: first(runtime))
-    return _Ready(runtime, prepare_s, first_run_s)
+        every = [_prepared(subject, subject.replay, **options, mode=mode) for mode in modes]
+        return _all(subject, every, iterations, warmup)
 
 
 def benchmark_replay_optimization(
@@ -612,36 +593,30 @@ def benchmark_replay_optimization(
     example_inputs: Any,
     inputs: Any,
     split: SplitSpec | str,
-    example_kwargs: dict[str, Any] | None = None,
     kwargs: dict[str, Any] | None = None,
-    objective: Mapping[str, Any] | None = None,
-    compile_options: dict[str, Any] | None = None,
     materialize_boundary: bool = True,
     mode: str = "compiled",
     optimize: str | Optimize = "safe",
+    objective: Mapping[str, Any] | None = None,
+    compile_options: dict[str, Any] | None = None,
     iterations: int = 20,
     warmup: int = 5,
+    **options: Any,
 ) -> list[BenchmarkResult]:
     """Inference: the model itself, its split as generated_eager runs it, and the split in another mode, or with another
-    `optimize`. materialize_boundary changes nothing: a boundary always stays what it is."""
+    `optimize`. All other arguments are those of prepare_split.
+
+    materialize_boundary changes nothing: a boundary always stays what it is."""
     _check_counts(iterations, warmup)
     subject = _Subject(model, inputs, kwargs)
-    options = _options(example_inputs, example_kwargs, split, objective)
-    more = {"mode": mode, "compile_options": compile_options, "optimize": optimize}
-    with Kept(model), torch.no_grad():
-        base = _prepared(subject, options, subject.replay, grad=False)
-        fast = _prepared(subject, {**options, **more}, subject.replay, grad=False)
-        ways: dict[str, Way] = {
-            "direct": subject.forward,
-            "base": lambda: subject.replay(base.runtime),
-            "fast": lambda: subject.replay(fast.runtime),
-        }
-        found = subject.compare(ways, iterations, warmup)
-        return [
-            _told(found["direct"], "direct_pytorch_forward", base),
-            _told(found["base"], "baseline_generated_prefix_suffix", base, subject.prefix(base.runtime)),
-            _told(found["fast"], "optimized_replay", fast, subject.prefix(fast.runtime)),
-        ]
+    options |= {"example_inputs": example_inputs, "split": split, "compile_options": compile_options}
+    options["objective"] = None if objective is None else dict(objective)
+    with Kept(model):
+        base = _prepared(subject, subject.replay, **options)
+        fast = _prepared(subject, subject.replay, **options, mode=mode, optimize=optimize)
+        names = ("baseline_generated_prefix_suffix", "optimized_replay")
+        found = _inference(subject, (base, fast), names, iterations, warmup, suffix=False)
+        return [*found[0], found[1][1]]
 
 
 def benchmark_split_retain_optimization(
@@ -650,32 +625,28 @@ def benchmark_split_retain_optimization(
     example_inputs: Any,
     inputs: Any,
     split: SplitSpec | str,
-    example_kwargs: dict[str, Any] | None = None,
     kwargs: dict[str, Any] | None = None,
     targets: Any | None = None,
     loss_fn: Loss | None = None,
+    mode: str = "compiled",
     objective: Mapping[str, Any] | None = None,
     compile_options: dict[str, Any] | None = None,
-    mode: str = "compiled",
     iterations: int = 20,
     warmup: int = 5,
+    **options: Any,
 ) -> list[BenchmarkResult]:
     """Training (prefix, suffix with its backward, backward of the prefix): as generated_eager runs it, and in another
-    mode. Without a loss_fn the loss is train_suffix's own."""
+    mode. Without a loss_fn the loss is train_suffix's own. All other arguments are those of prepare_split."""
     _check_counts(iterations, warmup)
-    subject = _Subject(model, inputs, kwargs)
-    options = _options(example_inputs, example_kwargs, split, objective)
-    rounds = _Training(subject, targets, loss_fn)
-    train = rounds.both
-    with Kept(model), torch.enable_grad():
-        base = _prepared(subject, options, train, grad=True)
-        better = {**options, "mode": mode, "compile_options": compile_options}
-        fast = _prepared(subject, better, train, grad=True)
-        ways: dict[str, Way] = {name: rounds.way(train, r.runtime) for name, r in (("base", base), ("fast", fast))}
-        found = subject.compare(ways, iterations, warmup)
+    subject = _Subject(model, inputs, kwargs, targets, loss_fn)
+    options |= {"example_inputs": example_inputs, "split": split, "compile_options": compile_options}
+    options["objective"] = None if objective is None else dict(objective)
+    with Kept(model):
+        base = _prepared(subject, subject.train, **options)
+        fast = _prepared(subject, subject.train, **options, mode=mode)
+        names = ("baseline_split_retain_roundtrip", "optimized_split_retain_roundtrip")
         return [
-            _told(found["base"], "baseline_split_retain_roundtrip", base, train(base.runtime)),
-            _told(found["fast"], "optimized_split_retain_roundtrip", fast, train(fast.runtime)),
+            row for rows in _learning(subject, (base, fast), names, iterations, warmup, suffix=False) for row in rows
         ]
 
 

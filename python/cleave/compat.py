@@ -32,6 +32,7 @@ import torch
 
 from . import _native, _show, _tree, pipe, plan, progress, split, tracing, validation, visualization
 from . import spec as specs
+from ._arguments import read_texts
 from ._capture import take_apart
 from ._log import warn
 from .benchmark import (
@@ -119,31 +120,11 @@ class TracePlan(Drawable):
             names[at:],
             schema,
             tuple(label for label in self.input_node_names if label in through),
-            SplitCost(
-                found.boundary_bytes,
-                found.prefix_node_count,
-                found.suffix_node_count,
-                found.prefix_memory,
-                found.suffix_memory,
-                found.prefix_flops,
-                found.suffix_flops,
-            ),
+            found,
             found.trainable_suffix,
             found.reason,
             found.position,
         )
-
-
-class SplitCost(NamedTuple):
-    """What a cut sends, and what each side costs."""
-
-    boundary_bytes: int
-    prefix_node_count: int
-    suffix_node_count: int
-    prefix_memory_bytes: int
-    suffix_memory_bytes: int
-    prefix_flops: float
-    suffix_flops: float
 
 
 class SplitCandidate(NamedTuple):
@@ -156,7 +137,7 @@ class SplitCandidate(NamedTuple):
     suffix_nodes: tuple[str, ...]
     boundary_schema: dict[str, TensorSchema]
     passthrough_inputs: tuple[str, ...]
-    cost: SplitCost
+    cost: specs.SplitCandidate
     trainable_suffix: bool
     rejection_reason: str | None
     position: int
@@ -586,7 +567,7 @@ def trace(
         select=subgraph_builder_function,
         fallback=fallback and not require_full_compilation,
         dynamic_batch=some if isinstance(dynamic_batch_size, bool) else dynamic_batch_size,
-        exclude=[name for argument, names in tape.items() for name in tracing.read_texts(names, argument)],
+        exclude=[name for argument, names in tape.items() for name in read_texts(names, argument)],
         max_segments=max_subgraph_count,
         support_threshold=model_support_percentage_threshold,
         **options,
@@ -679,7 +660,6 @@ __all__ = [
     "ReplayBoundary",
     "RuntimeCacheKey",
     "SplitCandidate",
-    "SplitCost",
     "SplitReplayRuntime",
     "SplitRuntime",
     "SplitSpec",

@@ -23,12 +23,12 @@ from torch import nn
 
 from . import _native, _report, _save, _show, _tree, progress
 from . import profile as profiles
+from ._arguments import renamed
 from ._block_calls import call_texts
 from ._capture import Arguments, Captured, take_apart
 from ._dims import DynamicDims, SizeSpec
 from ._dispatch import Served, Ways
 from ._log import logger
-from ._names import renamed
 from ._regime import Reader, Regime
 from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved, put_numbers
 from ._state import Target, fingerprint

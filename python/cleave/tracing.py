@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import shutil
 import subprocess
@@ -27,10 +28,10 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _report, _save, _show, _tree, progress
+from ._arguments import read_count, read_flag, read_number, read_text, read_texts, renamed
 from ._capture import Arguments, Captured, take_apart
 from ._dims import Point
 from ._log import logger, warn
-from ._names import renamed
 from ._sizes import Sized
 from ._state import RandomState, Target
 from ._threads import limited, read_threads
@@ -232,39 +233,43 @@ def trace(
     """
     args, kwargs = as_call(example_inputs, example_kwargs)
     names = read_texts(exclude, "exclude")
+    batches = _batch_range(dynamic_batch)
+    timeout = (
+        0.0 if compiler_timeout is None else read_number(compiler_timeout, "compiler_timeout", math.inf, zero=False)
+    )
     wanted = _Wanted(
-        backend=_text(backend, "backend"),
+        backend=read_text(backend, "backend"),
         args=read_texts(compiler_args, "compiler_args"),
-        timeout=_positive(compiler_timeout, "compiler_timeout"),
+        timeout=timeout,
         workdir=None if compiler_workdir is None else os.path.abspath(os.fspath(compiler_workdir)),
-        minimum=_count(minimum_segment_size, "minimum_segment_size"),
-        most=_count(max_segments, "max_segments"),
-        fallback=_flag(fallback, "fallback"),
-        threshold=_fraction(support_threshold),
-        dynamic=_batch_range(dynamic_batch),
-        dryrun=_flag(dryrun, "dryrun"),
+        cache=_cache(cache),
+        parallel=0 if parallel is None else read_count(parallel, "parallel"),
+        minimum=read_count(minimum_segment_size, "minimum_segment_size"),
+        most=0 if max_segments is None else read_count(max_segments, "max_segments"),
+        fallback=read_flag(fallback, "fallback"),
+        threshold=read_number(support_threshold, "support_threshold", 1.0),
+        dynamic=batches is not None,
+        dryrun=read_flag(dryrun, "dryrun"),
         ops=[name for name in names if "::" in name],
         modules=[name for name in names if "::" not in name],
-        rtol=_positive(rtol, "rtol", -1.0),
-        atol=_positive(atol, "atol", -1.0),
-        parallel=_count(parallel, "parallel"),
-        cache=_cache(cache),
+        rtol=-1.0 if rtol is None else read_number(rtol, "rtol"),
+        atol=-1.0 if atol is None else read_number(atol, "atol"),
+        keep_slower=read_flag(keep_slower, "keep_slower"),
         optimize=read_level(optimize),
         threads=read_threads(threads),
-        keep_slower=_flag(keep_slower, "keep_slower"),
     )
     if check_inputs is not None and not isinstance(check_inputs, (list, tuple)):
         raise TypeError(f"check_inputs is a list of inputs, not {type(check_inputs).__name__}")
     if select is not None and not callable(select):
         raise TypeError(f"select is a function, not {select!r}")
-    check_trace = _flag(check_trace, "check_trace")
+    check_trace = read_flag(check_trace, "check_trace")
     calls = [as_call(inputs, None) for inputs in check_inputs or ()]
-    tolerance = _positive(check_tolerance, "check_tolerance", -1.0)
+    tolerance = -1.0 if check_tolerance is None else read_number(check_tolerance, "check_tolerance")
     random = RandomState()
     with progress.task(f"tracing {Target(model).name}"), torch.no_grad(), contextlib.ExitStack() as after:
         after.callback(random.restore)
         after.enter_context(limited(wanted.threads))
-        how: dict[str, Any] = {"dynamic_batch": wanted.dynamic, "optimize": optimize, "threads": threads}
+        how: dict[str, Any] = {"dynamic_batch": batches, "optimize": optimize, "threads": threads}
         plan = capture(model, args, kwargs, variants=variants, **how)
         traced = _traced(plan, args, kwargs, wanted, select, variants)
         if check_trace:
@@ -276,106 +281,30 @@ def trace(
 
 
 class _Wanted(NamedTuple):
-    """What the caller asks for, checked."""
+    """What the caller asks for, checked: all but `threads` in the order in which C takes it."""
 
     backend: str
     args: list[str]
     timeout: float
     workdir: str | None
+    cache: str | None
+    parallel: int
     minimum: int
     most: int
     fallback: bool
     threshold: float
-    dynamic: tuple[int, int] | None
+    dynamic: bool
     dryrun: bool
     ops: list[str]
     modules: list[str]
     rtol: float
     atol: float
-    parallel: int
-    cache: str | None
+    keep_slower: bool
     optimize: str
     threads: int
-    keep_slower: bool
-
-    def options(self) -> _native.TraceOptions:
-        """As C takes them."""
-        package = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
-        return (
-            self.backend,
-            self.args,
-            self.timeout,
-            self.workdir,
-            self.cache,
-            self.parallel,
-            sys.executable,
-            [f"PYTHONPATH={path}"],
-            self.minimum,
-            self.most,
-            self.fallback,
-            self.threshold,
-            self.dynamic is not None,
-            self.dryrun,
-            self.ops,
-            self.modules,
-            self.rtol,
-            self.atol,
-            self.keep_slower,
-            self.optimize,
-        )
 
 
 # ---- arguments, checked
-
-
-def _text(given: Any, name: str) -> str:
-    if not isinstance(given, str):
-        raise TypeError(f"{name} is a text, not {type(given).__name__}")
-    return given
-
-
-def _flag(given: bool, name: str) -> bool:
-    if not isinstance(given, bool):
-        raise TypeError(f"{name} is True or False, not {given!r}")
-    return given
-
-
-def read_texts(given: Iterable[str] | None, name: str) -> list[str]:
-    """An argument that is a list of texts, checked."""
-    if given is None:
-        return []
-    if isinstance(given, str):
-        raise TypeError(f"{name} is a list of texts, not one text")
-    return [_text(item, f"an item of {name}") for item in given]
-
-
-def _positive(given: float | None, name: str, default: float = 0.0) -> float:
-    if given is None:
-        return default
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"{name} is a number, not {type(given).__name__}")
-    if not given >= 0 or (given == 0 and default == 0.0):
-        raise ArgumentError(f"{name} is above 0, not {given}")
-    return float(given)
-
-
-def _count(given: int | None, name: str) -> int:
-    if given is None:
-        return 0
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
-    if not 1 <= given < 1 << 31:
-        raise ArgumentError(f"{name} is between 1 and 2147483647, not {given}")
-    return given
-
-
-def _fraction(given: float) -> float:
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"support_threshold is a number, not {type(given).__name__}")
-    if not 0 <= given <= 1:
-        raise ArgumentError(f"support_threshold is between 0 and 1, not {given}")
-    return float(given)
 
 
 def _batch_range(given: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -473,8 +402,11 @@ def _run_native(
     def tell(what: str, done: int, total: int) -> None:
         progress.step(f"compiling {what} ({done} of {total} done)")
 
+    package = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
+    options = (sys.executable, [f"PYTHONPATH={path}"], *wanted[:-1])
     try:
-        _native.trace(artifact, calls, reasons, wanted.options(), tell, log.info, os.fsencode(after))
+        _native.trace(artifact, calls, reasons, options, tell, log.info, os.fsencode(after))
     except TimeoutError as error:
         command = [sys.executable, "-m", f"cleave.compilers.{wanted.backend}"]
         raise subprocess.TimeoutExpired(command, wanted.timeout, output=str(error)) from None

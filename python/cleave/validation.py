@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -29,6 +29,8 @@ from .errors import ArgumentError, CleaveError, ValidationError
 from .payload import METHODS, BoundaryPayload, Compress, check_methods
 from .plan import as_call, as_inputs
 from .split import SplitRuntime
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,27 +45,22 @@ class SizeResult:
     variant: str | None  # the plan that served it
 
 
-@dataclass(frozen=True, repr=False)
-class DynamicBatchReport:
-    """What validate_dynamic_batches found, size by size. Prints as a table."""
+class _Report(Generic[T]):
+    """Results that print as a table."""
 
-    results: tuple[SizeResult, ...]
+    results: tuple[T, ...]
+    _head: tuple[str, ...]
+    _right: tuple[bool, ...]
 
-    @property
-    def ok(self) -> bool:
-        """Every size gave the numbers of the model."""
-        return all(r.ok for r in self.results)
-
-    def __iter__(self) -> Iterator[SizeResult]:
+    def __iter__(self) -> Iterator[T]:
         return iter(self.results)
 
-    def raise_if_failed(self) -> None:
-        """Raises a ValidationError with the table when some size failed."""
-        if not self.ok:
-            raise ValidationError(f"the split differs from the model:\n{self}")
+    def _row(self, r: T) -> tuple[str, tuple[str, ...]]:
+        """How it is marked, and its cells."""
+        raise NotImplementedError
 
     def __str__(self) -> str:
-        return _show.columns([_HEAD, *(_row(r) for r in self.results)], [False] * len(_HEAD))
+        return _show.columns([self._head, *(self._row(r)[1] for r in self.results)], self._right)
 
     @_show.never_raises
     def __repr__(self) -> str:
@@ -71,17 +68,32 @@ class DynamicBatchReport:
 
     @_show.never_raises
     def _repr_html_(self) -> str:
-        rows = [("" if r.ok else "chosen", _row(r)) for r in self.results]
-        return _show.html_table(_HEAD, rows, [False] * len(_HEAD))
+        return _show.html_table(self._head, [self._row(r) for r in self.results], self._right)
 
 
-_HEAD = ("sizes", "result", "max abs diff", "plan, or reason")
+@dataclass(frozen=True, repr=False)
+class DynamicBatchReport(_Report[SizeResult]):
+    """What validate_dynamic_batches found, size by size. Prints as a table."""
 
+    results: tuple[SizeResult, ...]
+    _head = ("sizes", "result", "max abs diff", "plan, or reason")
+    _right = (False, False, False, False)
 
-def _row(r: SizeResult) -> tuple[str, str, str, str]:
-    verdict = "equal" if r.bitwise else "close" if r.ok else "FAILED"
-    diff = "" if r.max_abs_diff is None else f"{r.max_abs_diff:g}"
-    return ", ".join(f"{k}={v}" for k, v in r.sizes.items()) or "example", verdict, diff, r.reason or r.variant or ""
+    @property
+    def ok(self) -> bool:
+        """Every size gave the numbers of the model."""
+        return all(r.ok for r in self.results)
+
+    def raise_if_failed(self) -> None:
+        """Raises a ValidationError with the table when some size failed."""
+        if not self.ok:
+            raise ValidationError(f"the split differs from the model:\n{self}")
+
+    def _row(self, r: SizeResult) -> tuple[str, tuple[str, ...]]:
+        verdict = "equal" if r.bitwise else "close" if r.ok else "FAILED"
+        diff = "" if r.max_abs_diff is None else f"{r.max_abs_diff:g}"
+        sizes = ", ".join(f"{k}={v}" for k, v in r.sizes.items()) or "example"
+        return "" if r.ok else "chosen", (sizes, verdict, diff, r.reason or r.variant or "")
 
 
 def validate_dynamic_batches(
@@ -236,13 +248,12 @@ class CompressionResult:
 
 
 @dataclass(frozen=True, repr=False)
-class CompressionReport:
+class CompressionReport(_Report[CompressionResult]):
     """What validate_split found, way by way. Prints as a table."""
 
     results: tuple[CompressionResult, ...]
-
-    def __iter__(self) -> Iterator[CompressionResult]:
-        return iter(self.results)
+    _head = ("way", "bytes", "of plain", "output error", "max abs diff", "same top-1", "lost", "time", "reason")
+    _right = (False, True, True, True, True, True, True, True, False)
 
     def json(self) -> str:
         """A list with one object for each way; infinite numbers are the text "inf"."""
@@ -251,30 +262,14 @@ class CompressionReport:
             row.update({k: str(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
         return json.dumps(rows, indent=1, allow_nan=False)
 
-    def __str__(self) -> str:
-        return _show.columns([_WAY_HEAD, *(self._row(r) for r in self.results)], _WAY_RIGHT)
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return str(self)
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        rows = [("dim" if r.reason else "", self._row(r)) for r in self.results]
-        return _show.html_table(_WAY_HEAD, rows, _WAY_RIGHT)
-
-    def _row(self, r: CompressionResult) -> tuple[str, ...]:
+    def _row(self, r: CompressionResult) -> tuple[str, tuple[str, ...]]:
         if r.reason is not None:
-            return r.method, "", "", "", "", "", "", "", r.reason
+            return "dim", (r.method, "", "", "", "", "", "", "", r.reason)
         numbers = ("" if x is None else f"{x:.3g}" for x in (r.output_error, r.max_abs_diff))
         share = f"{100 * r.nbytes / self.results[0].nbytes:.1f} %"
         top1 = "" if r.top1 is None else f"{100 * r.top1:.1f} %"
         took = f"{r.pack_ms + r.unpack_ms:.3g} ms"
-        return r.method, _native.text_bytes(r.nbytes), share, *numbers, top1, f"{r.lost:.3g}", took, ""
-
-
-_WAY_HEAD = ("way", "bytes", "of plain", "output error", "max abs diff", "same top-1", "lost", "time", "reason")
-_WAY_RIGHT = [False, True, True, True, True, True, True, True, False]
+        return "", (r.method, _native.text_bytes(r.nbytes), share, *numbers, top1, f"{r.lost:.3g}", took, "")
 
 
 class _Way:
