@@ -1,4 +1,4 @@
-"""Files: how long a large one takes to write and to open, what it costs in memory, and how it runs beside eager.
+"""Files: time to write and open a large one, its memory, and how it runs compared with eager.
 
 python bench/artifact.py [--megabytes 1024] [--iterations 20] [--threads 2]
 

@@ -1,4 +1,4 @@
-"""What grows: the cost of a plan with its nodes, of a boundary with its bytes, of a file with its weights.
+"""Growth: the cost of a plan by nodes, of a boundary by bytes, of a file by weights.
 
 python bench/growth.py [--most-nodes 100000] [--megabytes 1 16 256] [--json build/bench-results/growth.json]
 

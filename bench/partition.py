@@ -1,4 +1,4 @@
-"""Every way to partition, side by side: how even the devices are, what goes between stages, how long it takes.
+"""Compares all partitioners: balance of the devices, bytes between stages, time.
 
 python bench/partition.py [--graphs resnet gpt …] [--model resnet50 bert …] [--measure] [--methods auto mpipe …]
                           [-k 2 4 8] [--seeds 1] [--dump DIR] [--cleave build/cleave] [GRAPH.json …]

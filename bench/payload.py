@@ -1,4 +1,4 @@
-"""Payloads as bytes and back: how fast each way to compress is, how small, and what the checksum costs.
+"""Payloads to bytes and back: speed and size of each compression, and the cost of the checksum.
 
 python bench/payload.py [--megabytes 64] [--rounds 10]
 

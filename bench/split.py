@@ -1,4 +1,4 @@
-"""Splits beside the whole model in eager, and beside Ariadne where that package is installed.
+"""Compares splits with the whole model in eager, and with Ariadne if that package is installed.
 
 python bench/split.py [--models mlp mobilenet_v3_large resnet50] [--iterations 30] [--device cpu]
 

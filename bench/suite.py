@@ -1,4 +1,4 @@
-"""The benchmark suite: models x batch sizes x kinds of runs, by every way that a user could pick instead.
+"""The benchmark suite: models x batch sizes x kinds of runs, for Cleave and its alternatives.
 
 python bench/suite.py --sample --json build/bench-results/sample.json
 python bench/suite.py --models torchvision-resnet50 --batches 4 --kinds whole split --ways eager tape fast compile

@@ -1,4 +1,4 @@
-"""What torch.compile costs a split before it helps, and after how many calls it has paid off.
+"""The cost of torch.compile for a split, and the number of calls after which it pays off.
 
 For inference (replay) and for a round of training (retain): seconds until the split has run once, as the tape runs it
 and compiled, then what a call takes either way. Break-even is the seconds that compiling takes more, by those that each

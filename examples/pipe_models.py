@@ -1,4 +1,4 @@
-"""Models that pipelines are tested and measured with, beside real ones: a net with long skips, and an LSTM."""
+"""Further models for testing and measuring pipelines: a net with long skips, and an LSTM."""
 
 from __future__ import annotations
 

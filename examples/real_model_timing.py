@@ -1,4 +1,4 @@
-"""Real models, whole and cut in two: what preparation, inference and training take.
+"""Times of real models, whole and cut in two: preparation, inference, training.
 
 All ways of one table take turns within each round. direct_forward and direct_train are the model as it is; run_prefix,
 run_suffix and prefix_plus_suffix are inference in halves; train_suffix, backward_prefix and split_train_roundtrip are

@@ -1,4 +1,4 @@
-"""Small models whose time goes into what is between operators, beside the real ones of real_models.py."""
+"""Small models, which spend most of their time between operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the timing examples share: models by short names, inputs of any batch, options, and files of results."""
+"""Shared by the timing examples: models by short names, inputs of any batch, options, and files of results."""
 
 from __future__ import annotations
 

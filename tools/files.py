@@ -7,7 +7,6 @@ python tools/files.py --check    says whether the page is out of date, and which
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -66,16 +65,9 @@ def purpose(paths: list[Path]) -> str:
 
 def page() -> tuple[str, list[str]]:
     """The text of the page, and the files that do not say what they are for."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *FOLDERS],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
     names: dict[str, dict[str, list[Path]]] = {}
-    for path in (ROOT / name for name in listed):
-        if path.suffix in KINDS and path.exists():
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*")):
+        if path.suffix in KINDS:
             folder = path.relative_to(ROOT).parent.as_posix()
             names.setdefault(folder, {}).setdefault(path.stem, []).append(path)
     parts, silent = [HEAD], []

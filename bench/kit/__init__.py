@@ -1,1 +1,1 @@
-"""What the programs beside this folder share: cases (models with inputs), ways to run them, rounds, rows, bars."""
+"""Shared by the benchmark programs: cases (models with inputs), ways to run them, rounds, rows, bars."""

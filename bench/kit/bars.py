@@ -1,4 +1,4 @@
-"""The bars: what Cleave has set itself to reach, checked from results.
+"""The bars: targets set beforehand, checked against results.
 
 Every bar names the rows that it is about. It is missed as soon as one of them misses it, met when all of them meet it,
 and not measured as long as a row is missing. More rows (other batch sizes) count where they are there. A row whose peer

@@ -1,4 +1,4 @@
-"""Forked processes that answer, with an end: what they gave, or why they gave nothing.
+"""Forked processes with a time limit: their answer, or the reason why there is none.
 
 A fork has torch and the model already. For that the parent must have started no threads of OpenMP and no GPU.
 """

@@ -1,4 +1,4 @@
-"""What a run was made on, and with which versions."""
+"""The machine and the versions of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient hooks that a forward sets, which no operator shows: they are refused where they are, whatever they do.
+"""Finds gradient hooks that a forward sets, which leave no operator, and refuses them.
 
 Hooks on parameters and inputs from before the forward are autograd's own, and work with plans as with the model."""
 

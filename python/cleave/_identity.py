@@ -1,4 +1,4 @@
-"""Whether a forward may ask which tensors are the same object: `a is b` leaves no operator.
+"""Finds code of a forward that may compare tensors by identity: `a is b` leaves no operator.
 
 All code that runs in a recording is known (_native.calls_begin). Where none of it has an `is` between two values, plans
 need not care which inputs or parameters are one tensor. Most code has none."""

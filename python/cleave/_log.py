@@ -1,4 +1,4 @@
-"""What the package says: loggers below "cleave", and warnings.
+"""Loggers below "cleave", and warnings.
 
 INFO: what was captured, where it was cut and why, sizes with a plan of their own, fallbacks. DEBUG: records, families,
 formulas, times. A warning is for what a user would want to act on, and is given once. CLEAVE_LOG=info or debug writes

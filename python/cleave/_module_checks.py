@@ -1,4 +1,4 @@
-"""What must still hold of a model when a plan of it runs: everything that the forward was seen to read, by value.
+"""Checks before a run that the model still has the values that the forward read at capture.
 
 From each attribute that it reads the walk goes on into containers, objects, functions and what these close over, to any
 depth, and notes what is there (_native.Want). What is beyond the bounds is named, never silently left out. The check

@@ -1,4 +1,4 @@
-/* Which code runs: every code object that is entered on this thread, for those who want to know what a forward may do. */
+/* Lists every Python code object that is entered on this thread, to find out what a forward may do. */
 #include "_native.h"
 
 static int on_event(PyObject *seen, PyFrameObject *called, int what, PyObject *unused)

@@ -1,4 +1,4 @@
-"""What a user asks of a split, checked: the objective dict becomes the fields of clv_objective (include/cleave.h)."""
+"""Checks the objective of a split, a dict, and turns it into the fields of clv_objective (include/cleave.h)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape-only pass: which conditions on the sizes does a forward ask about?
+"""The shape-only pass: finds the conditions on sizes that a forward evaluates.
 
 The model runs once on tensors without data whose sizes are symbols (FakeTensor and ShapeEnv, as torch.export does), and
 torch notes every comparison of a size, in Python and inside operators. It serves to choose probes and proves nothing:

@@ -1,4 +1,4 @@
-"""How things look at a prompt and in a notebook: a head, and facts of one line each, as text or as HTML.
+"""Descriptions of objects for prompts and notebooks: a heading and one line per fact, as text or HTML.
 
 What is shown is read off finished objects. Nothing here runs the model or captures, and nothing raises: a debugger may
 ask for the repr of an object whose __init__ has not ended. Units and alignment are C's (src/base/human.c)."""

@@ -1,4 +1,4 @@
-"""The model's state: found, kept, and put back after a forward that was only a look."""
+"""Saves the model's state before a probe and restores it afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose gradient counts in a step, and which optimizer steps it: one account for all splits of the process.
+"""Decides which gradients count in a step and which optimizer steps them, for all splits of the process.
 
 A *step* is what one boundary trains, by train_suffix and backward_prefix. A gradient that an optimizer has used is
 spent: the next step starts without it, and no optimizer steps it again, whoever made it, used it, or holds the

@@ -1,4 +1,4 @@
-"""Nested inputs and outputs of a plan that was read from a file: no class of the model is at hand.
+"""Nested inputs and outputs of a plan from a file, where the model's classes are not available.
 
 Plain containers come back as themselves. An object of a class that the caller allows is rebuilt as such; any other is a
 Record: a dict with its fields, which are attributes too."""

@@ -1,4 +1,4 @@
-"""Boundaries on their way between devices, while the next batch is computed.
+"""Copies boundaries between devices while the next batch is computed.
 
 A Lane copies beside what the caller's streams compute: on a stream of its own for each GPU, to and from pinned memory
 of the host. That memory is torch's, which uses it again when nobody holds it any more: a boundary that a caller keeps

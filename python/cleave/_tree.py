@@ -1,4 +1,4 @@
-"""Nested inputs and outputs: taken apart into tensors and a Spec, and put together again.
+"""Takes nested inputs and outputs apart into tensors and a Spec, and puts them together again.
 
 A Spec remembers the structure with its live Python types. `tokens` turns it into the form that plans keep."""
 

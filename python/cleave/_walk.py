@@ -1,4 +1,4 @@
-"""What Python values hold: their kinds, and the values in them, for all who follow a model's state to any depth.
+"""Walks Python values to any depth: the kind of each value, and the values inside it.
 
 What is read on the way never runs code of the value's class."""
 

@@ -1,4 +1,4 @@
-"""What a caller asks pipe_model for, checked: what is wrong is named before anything runs."""
+"""Checks the arguments of pipe_model before anything runs."""
 
 from __future__ import annotations
 

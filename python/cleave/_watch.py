@@ -1,4 +1,4 @@
-"""What only Python can see of a forward: modules entered, tensors read on the host, custom autograd functions.
+"""Watches what only Python can see of a forward: modules entered, tensors read on the host, custom autograd functions.
 
 While a capture runs, a few methods of torch are wrapped. (No module hooks: models look whether there are any, and do
 something else.) The wrappers look at the thread first: other threads, and captures on them, are not touched. The last

@@ -1,4 +1,4 @@
-"""What goes from one stage to the next as one message of bytes: layouts of tensors, packed and unpacked.
+"""Packs the tensors that go from one stage to the next into one message of bytes, and unpacks them.
 
 Every dtype travels as bytes, so no back end has to know it, and a stage sends one message however many values cross.
 The receiver gets the sender's strides too: kernels choose by strides, and equal bits need equal kernels.

@@ -1,4 +1,4 @@
-"""Back ends written in Python: they compile parts of a model, and run the compiled parts.
+"""Back ends written in Python, which compile segments of a model and run them.
 
 >>> import cleave
 >>> cleave.register_backend(

@@ -1,4 +1,4 @@
-"""How long a model takes, whole and cut, or any other code that computes the same.
+"""Measures a model, whole and cut, in turn with any other way to compute the same.
 
 Everything is measured by `compare`: all ways take turns within each round, so that other load on the machine hits all
 of them alike. Results are medians, with the quartiles around them.

@@ -1,4 +1,4 @@
-"""The frontiers of a plan as a table: a list that prints well and can be sorted and filtered.
+"""The candidates of a plan as a table that can be sorted and filtered.
 
 >>> import torch, cleave
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()

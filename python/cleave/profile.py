@@ -1,4 +1,4 @@
-"""Profiles: time and memory of each block of a plan, measured on real values or estimated from shapes.
+"""Profiles: the cost of each block of a plan, measured alone on real values or estimated from shapes.
 
 Times are milliseconds, sizes are MB of 10**6 bytes. A profile prints as a table and is kept as JSON:
 

@@ -1,4 +1,4 @@
-"""Bars for preparations that take over a second, and a way to watch them from a program.
+"""Progress bars for preparations that take over a second, and listeners for programs.
 
     preparing ResNet: 6 steps [00:03, recording B=5]
 

@@ -1,4 +1,4 @@
-// Calls of plans that a stranger may have written: a plan from a file.
+// Checks calls of plans from files, which a stranger may have written.
 //
 // FILE_ALLOW in src/plan/ops.def says what such a plan may call. Here is what a call is held to: it writes no memory that is
 // fixed, keeps the size of a caller's tensors, gives no memory that nobody wrote, and has the arguments that its kernel takes
