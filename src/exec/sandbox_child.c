@@ -227,7 +227,7 @@ static clv_status run_called_plan(server *s, call *x)
 	return st;
 }
 
-static clv_status run_call(server *s, call *x)
+static clv_status answer_run(server *s, call *x)
 {
 	if (x->c.plan >= s->r->plans.n)
 		return fail(CLV_E_INVALID, "there is no plan %u", x->c.plan);
@@ -303,7 +303,7 @@ static bool serve_call(server *s)
 	if (st == CLV_E_IO)
 		there = false;
 	if (st == CLV_OK)
-		st = x.c.kind == SANDBOX_RUN ? run_call(s, &x) : assign(s, &x);
+		st = x.c.kind == SANDBOX_RUN ? answer_run(s, &x) : assign(s, &x);
 	if (st == CLV_OK)
 		st = parcel_make(x.results, x.nresults, &tensors);
 	there = there && answer(s, &x, &tensors, st) == CLV_OK;
