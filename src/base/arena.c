@@ -46,14 +46,15 @@ void *arena_alloc(arena *a, size_t size)
 void *arena_array(arena *a, size_t n, size_t each)
 {
 	size_t size;
-	return arena_alloc(a, __builtin_mul_overflow(n, each, &size) ? SIZE_MAX : size);
+	bool fits = n < SIZE_MAX && !__builtin_mul_overflow(n + 1, each, &size);
+	return arena_alloc(a, fits ? size : SIZE_MAX);
 }
 
 uint32_t *arena_ids(arena *a, size_t n)
 {
 	uint32_t *at = arena_array(a, n, sizeof *at);
 	if (at)
-		memset(at, 0xff, n * sizeof *at);
+		memset(at, 0xff, (n + 1) * sizeof *at);
 	return at;
 }
 

@@ -11,9 +11,9 @@ typedef struct arena {
 	bool failed; /* an allocation failed since the arena was made */
 } arena;
 
-void *arena_alloc(arena *a, size_t size); /* zeroed, aligned for any type; NULL: out of memory */
-void *arena_array(arena *a, size_t n, size_t each);
-uint32_t *arena_ids(arena *a, size_t n); /* n ids, all NONE (0xffffffff) */
+void *arena_alloc(arena *a, size_t size);           /* zeroed, aligned for any type; NULL: out of memory */
+void *arena_array(arena *a, size_t n, size_t each); /* n elements and one more, zeroed */
+uint32_t *arena_ids(arena *a, size_t n);            /* n ids, all NONE (0xffffffff) */
 void *arena_copy(arena *a, const void *from, size_t size);
 char *arena_str(arena *a, const char *s);
 clv_status arena_take(arena *a, strbuf *b, const char **out); /* the text of b, which is empty after */

@@ -43,6 +43,11 @@ void hex_print(const void *bytes, size_t n, char *out)
 	}
 }
 
+int hex_digit(char c)
+{
+	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
 bool digest_equal(digest a, digest b)
 {
 	return a.high == b.high && a.low == b.low;
@@ -54,7 +59,7 @@ bool digest_parse(const char *text, digest *out)
 	if (strlen(text) != DIGEST_TEXT - 1 || strspn(text, "0123456789abcdef") != DIGEST_TEXT - 1)
 		return false;
 	for (int i = 0; i < DIGEST_TEXT - 1; i++)
-		half[i / 16] = half[i / 16] << 4 | (uint64_t)(text[i] <= '9' ? text[i] - '0' : text[i] - 'a' + 10);
+		half[i / 16] = half[i / 16] << 4 | (uint64_t)hex_digit(text[i]);
 	*out = (digest){half[0], half[1]};
 	return true;
 }

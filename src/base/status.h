@@ -57,6 +57,17 @@ static inline clv_status status_given(clv_status code, clv_status same)
 			return try_status_;                                                                                        \
 	} while (0)
 
+/* As TRY, with a text in front of the message: TRY_MORE(read_plan(i), "plan %u", i). "Out of memory" stays as it is. */
+#define TRY_MORE(call, ...)                                                                                            \
+	do {                                                                                                               \
+		clv_status try_status_ = (call);                                                                               \
+		if (try_status_ != CLV_OK)                                                                                     \
+			return try_status_ == CLV_E_NOMEM ? try_status_ : fail_more(try_status_, __VA_ARGS__);                     \
+	} while (0)
+
+/* Returns CLV_E_NOMEM unless `ok`, usually the pointer that was just allocated. */
+#define TRY_MEM(ok) TRY((ok) ? CLV_OK : fail_nomem())
+
 /* As TRY, but leaves through the label `out` with `st` set, for functions that must release something. */
 #define TRY_OUT(call)                                                                                                  \
 	do {                                                                                                               \

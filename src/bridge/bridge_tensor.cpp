@@ -47,7 +47,7 @@ struct Code {
 	at::ScalarType theirs;
 };
 const Code codes[] = {
-#define X(id, text, bits, torch) {DT_##id, static_cast<at::ScalarType>(torch)},
+#define X(id, text, bits, number, torch) {DT_##id, static_cast<at::ScalarType>(number)},
 	DTYPE_LIST(X)
 #undef X
 };

@@ -1,4 +1,4 @@
-/* From a stream to a plan.
+/* Builds a plan from a recorded stream.
  *
  * Values get their order: inputs, then everything that comes from outside, then results. On the way four things that a
  * record holds implicitly become explicit nodes or errors: leftovers of torch.tensor are dropped, literals that are
@@ -16,16 +16,13 @@ static clv_status keep_data(builder *b, value_id v, br_tensor *t, br_object *o, 
 	if (v >= d->n) {
 		uint32_t n = v + 1 > d->n * 2 ? v + 1 : d->n * 2;
 		br_tensor **tensors = mem_realloc(d->tensors, n, sizeof *tensors);
-		if (!tensors)
-			return fail_nomem();
+		TRY_MEM(tensors);
 		d->tensors = tensors;
 		br_object **objects = mem_realloc(d->objects, n, sizeof *objects);
-		if (!objects)
-			return fail_nomem();
+		TRY_MEM(objects);
 		d->objects = objects;
 		uint32_t *numbers = mem_realloc(d->python, n, sizeof *numbers);
-		if (!numbers)
-			return fail_nomem();
+		TRY_MEM(numbers);
 		d->python = numbers;
 		for (uint32_t i = d->n; i < n; i++) {
 			tensors[i] = NULL;
@@ -57,8 +54,7 @@ clv_status plan_data_move(const plan_data *d, const plan *to, plan_data *out)
 	out->tensors = mem_alloc((d->n + 1) * sizeof *out->tensors);
 	out->objects = mem_alloc((d->n + 1) * sizeof *out->objects);
 	out->python = mem_ids(d->n);
-	if (!out->tensors || !out->objects || !out->python)
-		return fail_nomem();
+	TRY_MEM(out->tensors && out->objects && out->python);
 	out->n = d->n;
 	for (uint32_t i = 0; i < d->n; i++) {
 		out->python[i] = d->python[i];
@@ -262,7 +258,7 @@ static clv_status define_values(builder *b)
 	for (uint32_t i = 0; i < s->ties.n; i++) {
 		tie t = {b->value[s->ties.at[i].tensor], NONE};
 		if (t.value == NONE || b->p->values.at[t.value].kind == VALUE_INPUT || s->ties.at[i].kind == VALUE_ATTR)
-			continue; /* an attribute beside a parameter (flat weights of an RNN) is no name that users know it by */
+			continue; /* an attribute as well as a parameter (flat weights of an RNN) is no name that users know it by */
 		TRY(plan_cstr(b->p, s->ties.at[i].name, &t.name));
 		TRY(vec_push(&b->p->ties, t));
 	}
@@ -277,8 +273,7 @@ static clv_status make_scope(builder *b, const char *path, const char *cls, scop
 	scope_id parent = NONE;
 	if (path[0]) {
 		char *up = mem_strdup(path, dot ? (size_t)(dot - path) : 0);
-		if (!up)
-			return fail_nomem();
+		TRY_MEM(up);
 		const char *up_cls = b->s->scopes.at[0].cls;
 		for (uint32_t i = 1; up[0] && i < b->s->scopes.n; i++)
 			if (!strcmp(b->s->scopes.at[i].path, up))
@@ -408,6 +403,23 @@ static clv_status check_fixed(builder *b, uint32_t op, const br_arg *from)
 	return CLV_OK;
 }
 
+typedef clv_status (*convert_fn)(builder *b, uint32_t op, const br_arg *from, arg *to);
+
+static clv_status convert_list(builder *b, uint32_t op, const br_arg *from, convert_fn convert, arg *to)
+{
+	uint32_t mark = b->args.n;
+	for (uint32_t i = 0; i < from->u.list.n; i++) {
+		arg e;
+		TRY(vec_push(&b->path, i));
+		TRY(convert(b, op, &from->u.list.at[i], &e));
+		TRY(vec_push(&b->args, e));
+		b->path.n--;
+	}
+	TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, to));
+	b->args.n = mark;
+	return CLV_OK;
+}
+
 static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 {
 	*to = (arg){.wrapped = from->wrapped};
@@ -419,19 +431,7 @@ static clv_status to_arg(builder *b, uint32_t op, const br_arg *from, arg *to)
 		to->kind = ARG_VALUE;
 		to->u.v = b->s->ops.at[op].op_id != OP_cleave_python ? b->object[from->u.id] : b->python[op];
 		return CLV_OK;
-	case BR_LIST: {
-		uint32_t mark = b->args.n;
-		for (uint32_t i = 0; i < from->u.list.n; i++) {
-			arg e;
-			TRY(vec_push(&b->path, i));
-			TRY(to_arg(b, op, &from->u.list.at[i], &e));
-			TRY(vec_push(&b->args, e));
-			b->path.n--;
-		}
-		TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, to));
-		b->args.n = mark;
-		return CLV_OK;
-	}
+	case BR_LIST: return convert_list(b, op, from, to_arg, to);
 	default: TRY(check_fixed(b, op, from)); return br_to_plain(b->p, from, to);
 	}
 }
@@ -556,7 +556,7 @@ static clv_status use_tensor(builder *b, uint32_t op, uint32_t t, value_id *out)
 }
 
 /* A number that is not the same in all records: whether it is an argument later, or a guard, is seen at the end. */
-static clv_status read_number(builder *b, const br_arg *r, uint32_t op, arg *out, bool *done)
+static clv_status read_host_number(builder *b, const br_arg *r, uint32_t op, arg *out, bool *done)
 {
 	host_number h = {.first = b->read.n, .open = stream_reads_number(b->s, &b->s->ops.at[op])};
 	TRY(take_numbers(b, op, r));
@@ -621,7 +621,7 @@ static clv_status host_result(builder *b, const br_arg *r, uint32_t op, arg *out
 	*out = (arg){.kind = ARG_VALUE};
 	if ((r->kind == BR_FLOAT || r->kind == BR_INT) && b->sizes && b->sizes->flow) {
 		bool done;
-		TRY(read_number(b, r, op, out, &done));
+		TRY(read_host_number(b, r, op, out, &done));
 		if (done)
 			return CLV_OK;
 	}
@@ -646,19 +646,7 @@ static clv_status to_result(builder *b, uint32_t op, const br_arg *r, arg *out)
 	case BR_BOOL:
 	case BR_COMPLEX:
 	case BR_STR: return host_result(b, r, op, out);
-	case BR_LIST: {
-		uint32_t mark = b->args.n;
-		for (uint32_t i = 0; i < r->u.list.n; i++) {
-			arg e;
-			TRY(vec_push(&b->path, i));
-			TRY(to_result(b, op, &r->u.list.at[i], &e));
-			TRY(vec_push(&b->args, e));
-			b->path.n--;
-		}
-		TRY(plan_list(b->p, b->args.at + mark, b->args.n - mark, out));
-		b->args.n = mark;
-		return CLV_OK;
-	}
+	case BR_LIST: return convert_list(b, op, r, to_result, out);
 	default: return fail_at(b->s, &b->s->ops.at[op], "its result is of a kind that plans cannot hold");
 	}
 }
@@ -693,45 +681,36 @@ static clv_status add_literal(builder *b, uint32_t op, bool *done)
 	return CLV_OK;
 }
 
-static clv_status add_node(builder *b, uint32_t op)
+/* Argument or result i of the operator; it is left on b->args. */
+static clv_status convert_one(builder *b, uint32_t op, const br_arg *from, uint32_t i, convert_fn convert)
+{
+	arg a;
+	b->path.n = 0;
+	b->in_results = convert == to_result;
+	TRY(vec_push(&b->path, i));
+	TRY(convert(b, op, from, &a));
+	return vec_push(&b->args, a);
+}
+
+static clv_status add_stream_node(builder *b, uint32_t op)
 {
 	const stream_op *o = &b->s->ops.at[op];
 	node_spec n = {.op = o->op, .nargs = o->nargs, .nresults = o->nresults, .at = o->at, .flags = node_flags_of(o)};
-	VEC(value_id) writes = {0};
 	node_id id;
-	clv_status st = CLV_OK;
-	b->args.n = 0;
-	for (uint32_t i = 0; i < o->nargs; i++) {
-		arg a;
-		b->path.n = 0;
-		b->in_results = false;
-		TRY(vec_push(&b->path, i));
-		TRY(to_arg(b, op, &o->args[i], &a));
-		TRY(vec_push(&b->args, a));
-	}
-	for (uint32_t i = 0; i < o->nwrites; i++) {
-		st = vec_push(&writes, b->value[o->writes[i]]);
-		if (st != CLV_OK)
-			goto out;
-	}
-	for (uint32_t i = 0; i < o->nresults; i++) {
-		arg r;
-		b->path.n = 0;
-		b->in_results = true;
-		TRY_OUT(vec_push(&b->path, i));
-		TRY_OUT(to_result(b, op, &o->results[i], &r));
-		TRY_OUT(vec_push(&b->args, r));
-	}
-	TRY_OUT(scope_of(b, o->scope, &n.scope));
-	TRY_OUT(context_of(b, op, &n.context));
+	b->args.n = b->writes.n = 0;
+	for (uint32_t i = 0; i < o->nargs; i++)
+		TRY(convert_one(b, op, &o->args[i], i, to_arg));
+	for (uint32_t i = 0; i < o->nwrites; i++)
+		TRY(vec_push(&b->writes, b->value[o->writes[i]]));
+	for (uint32_t i = 0; i < o->nresults; i++)
+		TRY(convert_one(b, op, &o->results[i], i, to_result));
+	TRY(scope_of(b, o->scope, &n.scope));
+	TRY(context_of(b, op, &n.context));
 	n.args = b->args.at;
 	n.results = b->args.at + o->nargs;
-	n.writes = writes.at;
-	n.nwrites = writes.n;
-	st = plan_node(b->p, &n, &id);
-out:
-	vec_free(&writes);
-	return st;
+	n.writes = b->writes.at;
+	n.nwrites = b->writes.n;
+	return plan_node(b->p, &n, &id);
 }
 
 static clv_status add_ends(builder *b, value_id *outputs)
@@ -754,44 +733,32 @@ static clv_status builder_init(builder *b)
 {
 	const stream *s = b->s;
 	uint32_t nobjects = 0;
-	for (uint32_t i = 0; i < s->tensors.n; i++)
-		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= b->nstorages)
-			b->nstorages = s->tensors.at[i].storage + 1;
+	b->nstorages = stream_storages(s);
 	while (br_recorder_object(s->recorder, nobjects))
 		nobjects++;
-	b->drop = mem_alloc(s->ops.n + 1);
-	b->value = mem_ids(s->tensors.n);
-	b->state_value = mem_ids(s->states.n);
-	b->root = mem_ids(b->nstorages);
-	b->touched = mem_alloc(b->nstorages + 1);
-	b->unwritten = mem_alloc(b->nstorages + 1);
-	b->scope = mem_ids(s->scopes.n);
-	b->object = mem_ids(nobjects);
-	b->python = mem_ids(s->ops.n);
-	b->literal = mem_alloc(s->tensors.n + 1);
-	b->moving = mem_alloc(s->tensors.n + 1);
+	b->drop = arena_array(&b->arrays, s->ops.n, sizeof *b->drop);
+	b->value = arena_ids(&b->arrays, s->tensors.n);
+	b->state_value = arena_ids(&b->arrays, s->states.n);
+	b->root = arena_ids(&b->arrays, b->nstorages);
+	b->touched = arena_array(&b->arrays, b->nstorages, sizeof *b->touched);
+	b->unwritten = arena_array(&b->arrays, b->nstorages, sizeof *b->unwritten);
+	b->scope = arena_ids(&b->arrays, s->scopes.n);
+	b->object = arena_ids(&b->arrays, nobjects);
+	b->python = arena_ids(&b->arrays, s->ops.n);
+	b->literal = arena_array(&b->arrays, s->tensors.n, sizeof *b->literal);
+	b->moving = arena_array(&b->arrays, s->tensors.n, sizeof *b->moving);
 	for (uint32_t i = 0; b->literal && i < s->tensors.n; i++)
 		b->literal[i] = s->tensors.at[i].origin == ORIGIN_FRESH;
-	if (!b->python || !b->literal || !b->moving || !b->state_value || !b->drop || !b->value || !b->root ||
-	    !b->touched || !b->unwritten || !b->scope || !b->object)
-		return fail_nomem();
+	TRY_MEM(b->python && b->literal && b->moving && b->state_value && b->drop && b->value && b->root && b->touched &&
+	        b->unwritten && b->scope && b->object);
 	return CLV_OK;
 }
 
 static void builder_free(builder *b)
 {
-	mem_free(b->drop);
-	mem_free(b->value);
-	mem_free(b->root);
-	mem_free(b->state_value);
-	mem_free(b->touched);
-	mem_free(b->unwritten);
-	mem_free(b->scope);
-	mem_free(b->object);
-	mem_free(b->python);
-	mem_free(b->literal);
-	mem_free(b->moving);
+	arena_free(&b->arrays);
 	vec_free(&b->args);
+	vec_free(&b->writes);
 	vec_free(&b->dims);
 	vec_free(&b->seen);
 	vec_free(&b->floats);
@@ -818,7 +785,7 @@ static clv_status build(builder *b, value_id *outputs)
 			bool done = false;
 			clv_status st = add_literal(b, i, &done);
 			if (st == CLV_OK && !done)
-				st = add_node(b, i);
+				st = add_stream_node(b, i);
 			if (st != CLV_OK)
 				return more_at(b->s, &b->s->ops.at[i], st);
 		}

@@ -3,6 +3,7 @@
 #ifndef CAPTURE_BUILDER_H
 #define CAPTURE_BUILDER_H
 
+#include "base/arena.h"
 #include "capture/capture.h"
 #include "plan/fit.h"
 
@@ -31,7 +32,9 @@ typedef struct builder {
 	value_id *object;      /* per object number of the recorder */
 	value_id *python;      /* per op: what a cleave::python node calls */
 	uint32_t nstorages;
+	arena arrays;           /* of all that is per op, tensor, … */
 	VEC(arg) args;          /* scratch for the node in hand */
+	VEC(value_id) writes;   /* likewise */
 	VEC(expr_id) dims;      /* scratch */
 	VEC(int64_t) seen;      /* scratch: one number in every stream */
 	VEC(double) floats;     /* likewise */

@@ -122,7 +122,8 @@ void stream_python_abort(stream *s); /* it raised */
 
 /* regions.c: what the forward does inside torch.utils.checkpoint. */
 clv_status stream_region_begin(stream *s, bool keeps_random, bool reentrant);
-void stream_region_end(stream *s); /* of the last that is open */
+void stream_region_end(stream *s);         /* of the last that is open */
+uint32_t stream_storages(const stream *s); /* numbers of storages are below this */
 /* Refuses what makes a second run differ from the first, or leaves a trace. nstores: of the last outputs, which are tensors
    that the forward keeps. Before stream_fold. */
 clv_status stream_check_regions(const stream *s, uint32_t nstores);

@@ -1,7 +1,8 @@
-/* Numbers that a forward reads from its data, seen in records on several data: each that moves becomes a symbol of its own,
- * unless those before explain it. Then all other numbers of the streams can be fitted over sizes and data alike, and replay
- * reads the symbols live. Numbers that it reads from its own state (counters) are recorded as tensors instead: see
- * stream_number. */
+/* Finds numbers that a forward reads from its data, and makes symbols of them.
+ * Numbers that a forward reads from its data, seen in records on several data: each that moves becomes a symbol of its
+ * own, unless those before explain it. Then all other numbers of the streams can be fitted over sizes and data alike,
+ * and replay reads the symbols live. Numbers that it reads from its own state (counters) are recorded as tensors
+ * instead: see stream_number. */
 #include "capture/capture.h"
 
 #include <stdio.h>
@@ -50,11 +51,11 @@ static bool any_moves(const motion *m, const br_arg *args, uint32_t n)
 	return false;
 }
 
-static void move_all(motion *m, const br_arg *args, uint32_t n)
+static void move_results(motion *m, const br_arg *args, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (args[i].kind == BR_LIST)
-			move_all(m, args[i].u.list.at, args[i].u.list.n);
+			move_results(m, args[i].u.list.at, args[i].u.list.n);
 		else if (args[i].kind == BR_TENSOR)
 			set_moving(m, args[i].u.id);
 }
@@ -89,7 +90,7 @@ static bool find_read(motion *m)
 		if (!follows)
 			continue;
 		host |= o->op_id == OP_cleave_guard_equal; /* Python has the data: anything may be made of it */
-		move_all(m, o->results, o->nresults);
+		move_results(m, o->results, o->nresults);
 		for (uint32_t k = 0; k < o->nwrites; k++)
 			set_moving(m, o->writes[k]);
 	}
@@ -105,9 +106,7 @@ static void motion_free(motion *m)
 static clv_status motion_new(const stream *s, motion *m)
 {
 	*m = (motion){.s = s, .tensors = mem_alloc((s->tensors.n + 1) * sizeof *m->tensors)};
-	for (uint32_t i = 0; i < s->tensors.n; i++)
-		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= m->nstorages)
-			m->nstorages = s->tensors.at[i].storage + 1;
+	m->nstorages = stream_storages(s);
 	m->storages = mem_alloc((m->nstorages + 1) * sizeof *m->storages);
 	if (m->tensors && m->storages)
 		return CLV_OK;
@@ -163,7 +162,7 @@ static bool number_follows(motion *m)
 			continue;
 		if (reads_number(o))
 			return true;
-		move_all(m, o->results, o->nresults);
+		move_results(m, o->results, o->nresults);
 		for (uint32_t k = 0; k < o->nwrites; k++)
 			set_moving(m, o->writes[k]);
 	}
@@ -319,7 +318,7 @@ static clv_status look_at_op(search *q, uint32_t op)
 	return CLV_OK;
 }
 
-static clv_status start(search *q, const int64_t *points, uint32_t nsymbols)
+static clv_status start_search(search *q, const int64_t *points, uint32_t nsymbols)
 {
 	symbol_id s;
 	char name[16];
@@ -339,7 +338,7 @@ clv_status stream_data_points(const stream *const *streams, uint32_t n, const in
                               int64_t **out, uint32_t *nall)
 {
 	search q = {.streams = streams, .n = n};
-	clv_status st = start(&q, points, nsymbols);
+	clv_status st = start_search(&q, points, nsymbols);
 	for (uint32_t i = 0; st == CLV_OK && i < streams[0]->ops.n; i++)
 		st = look_at_op(&q, i);
 	if (st == CLV_OK) {

@@ -1,4 +1,4 @@
-/* Gradient hooks that a forward puts on what it computes: see br_recorder_find_hook. */
+/* Refuses gradient hooks that a forward puts on its results: see br_recorder_find_hook. */
 #include "capture/builder.h"
 
 static bool makes(const br_arg *results, uint32_t n, uint32_t tensor)

@@ -1,4 +1,4 @@
-/* Regions of a forward that eager runs a second time in its backward (torch.utils.checkpoint), and a plan does not.
+/* Checks regions under torch.utils.checkpoint, which eager runs twice and a plan once.
  *
  * That makes no difference as long as the second run finds what the first one found and leaves nothing behind: what it
  * writes or binds, and what it reads of memory that is changed later, is refused. */
@@ -21,6 +21,15 @@ void stream_region_end(stream *s)
 	if (i)
 		s->regions.at[i - 1].end = s->ops.n;
 	br_recorder_unlock(s->recorder);
+}
+
+uint32_t stream_storages(const stream *s)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < s->tensors.n; i++)
+		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= n)
+			n = s->tensors.at[i].storage + 1;
+	return n;
 }
 
 enum { MADE, OF_CALLER, OF_MODEL };
@@ -54,7 +63,7 @@ static uint32_t storage_of(const region_check *c, uint32_t tensor)
 	return c->s->tensors.at[tensor].storage;
 }
 
-static void note_result(region_check *c, uint32_t t)
+static void note_region_result(region_check *c, uint32_t t)
 {
 	uint32_t m = storage_of(c, t);
 	if (m != NONE && c->born[m] == NONE && c->there[m] == MADE)
@@ -75,7 +84,7 @@ static void look_at_all(region_check *c, uint32_t nstores)
 			c->there[storage_of(c, i)] |= s->tensors.at[i].origin == ORIGIN_INPUT ? OF_CALLER : OF_MODEL;
 	for (c->now = 0; c->now < s->ops.n; c->now++) {
 		const stream_op *o = &s->ops.at[c->now];
-		each(c, o->results, o->nresults, note_result);
+		each(c, o->results, o->nresults, note_region_result);
 		for (uint32_t k = 0; k < o->nwrites; k++)
 			if (storage_of(c, o->writes[k]) != NONE)
 				c->written[storage_of(c, o->writes[k])] = c->now;
@@ -88,7 +97,7 @@ static void look_at_all(region_check *c, uint32_t nstores)
 		note_kept(c, s->outputs.at[i]);
 }
 
-static void refuse(region_check *c, const char *what)
+static void refuse_op(region_check *c, const char *what)
 {
 	c->st = fail_at(c->s, &c->s->ops.at[c->now], what);
 }
@@ -105,15 +114,16 @@ static void check_arg(region_check *c, uint32_t t)
 		return;
 	bool changed = c->written[m] != NONE && (c->written[m] >= c->r->first || (c->there[m] & OF_MODEL));
 	if (c->kept[m] || (changed && !made_in_region(c, m)))
-		refuse(c,
-		       "it is inside torch.utils.checkpoint, which runs it again in the backward, and takes a tensor that the "
-		       "forward changes or keeps for the next call: a plan, which runs it once, would differ from the model");
+		refuse_op(
+			c, "it is inside torch.utils.checkpoint, which runs it again in the backward, and takes a tensor that the "
+			   "forward changes or keeps for the next call: a plan, which runs it once, would differ from the model");
 }
 
-static void check_result(region_check *c, uint32_t t)
+static void check_region_result(region_check *c, uint32_t t)
 {
 	if (storage_of(c, t) != NONE && c->kept[storage_of(c, t)])
-		refuse(c, "it is inside torch.utils.checkpoint, which runs it again in the backward, and the forward keeps its "
+		refuse_op(c,
+		          "it is inside torch.utils.checkpoint, which runs it again in the backward, and the forward keeps its "
 		          "result for the next call: a plan would keep it once");
 }
 
@@ -122,19 +132,19 @@ static void check_op(region_check *c, const stream_op *o)
 	for (uint32_t k = 0; k < o->nwrites && c->st == CLV_OK; k++) {
 		uint32_t m = storage_of(c, o->writes[k]);
 		if (m != NONE && !made_in_region(c, m))
-			refuse(c,
-			       "it is inside torch.utils.checkpoint, which runs it again in the backward, and writes a tensor from "
-			       "outside (statistics of a BatchNorm, for one): the model writes it twice, a plan would once");
+			refuse_op(
+				c, "it is inside torch.utils.checkpoint, which runs it again in the backward, and writes a tensor from "
+				   "outside (statistics of a BatchNorm, for one): the model writes it twice, a plan would once");
 	}
 	if (c->st == CLV_OK && (o->flags & BR_RANDOM) && !c->r->keeps_random)
-		refuse(
+		refuse_op(
 			c,
 			"it draws random numbers inside torch.utils.checkpoint with preserve_rng_state=False, which draws others "
 			"in the backward");
 	if (c->st == CLV_OK)
 		each(c, o->args, o->nargs, check_arg);
 	if (c->st == CLV_OK)
-		each(c, o->results, o->nresults, check_result);
+		each(c, o->results, o->nresults, check_region_result);
 }
 
 /* ---- parameters that are used outside too ---------------------------------------------------------------------------- */
@@ -150,7 +160,7 @@ static void use_param(region_check *c, uint32_t t)
 	if (c->user[t] == UNUSED)
 		c->user[t] = c->here;
 	else if (c->user[t] != c->here)
-		refuse(
+		refuse_op(
 			c,
 			"it trains a parameter that is used inside torch.utils.checkpoint(use_reentrant=True) and outside of it: "
 			"such shares of a gradient are added one by one, and a plan would add them in another order; "
@@ -183,15 +193,16 @@ static clv_status check_region(region_check *c)
 
 clv_status stream_check_regions(const stream *s, uint32_t nstores)
 {
-	uint32_t n = 0;
+	uint32_t n = stream_storages(s);
 	if (!s->regions.n)
 		return CLV_OK;
-	for (uint32_t i = 0; i < s->tensors.n; i++)
-		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= n)
-			n = s->tensors.at[i].storage + 1;
-	region_check c = {
-		.s = s, .born = mem_ids(n), .written = mem_ids(n), .kept = mem_alloc(n + 1), .there = mem_alloc(n + 1)};
-	c.user = mem_alloc((s->tensors.n + 1) * sizeof *c.user);
+	arena a = {0};
+	region_check c = {.s = s,
+	                  .born = arena_ids(&a, n),
+	                  .written = arena_ids(&a, n),
+	                  .kept = arena_array(&a, n, sizeof *c.kept),
+	                  .there = arena_array(&a, n, sizeof *c.there),
+	                  .user = arena_array(&a, s->tensors.n, sizeof *c.user)};
 	clv_status st = c.born && c.written && c.kept && c.there && c.user ? CLV_OK : fail_nomem();
 	if (st == CLV_OK)
 		look_at_all(&c, nstores < s->outputs.n ? nstores : s->outputs.n);
@@ -202,10 +213,6 @@ clv_status stream_check_regions(const stream *s, uint32_t nstores)
 	}
 	if (st == CLV_OK)
 		st = check_shared(&c);
-	mem_free(c.born);
-	mem_free(c.written);
-	mem_free(c.kept);
-	mem_free(c.there);
-	mem_free(c.user);
+	arena_free(&a);
 	return st;
 }

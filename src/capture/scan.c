@@ -1,4 +1,5 @@
-/* Looks at a whole stream before a plan is made of it: what torch.tensor left behind, which memory is written or given
+/* Scans a whole stream before a plan is built from it.
+ * Looks at a whole stream before a plan is made of it: what torch.tensor left behind, which memory is written or given
  * away, and whether memory from empty() is read before an operator wrote it. */
 #include "capture/builder.h"
 
@@ -14,19 +15,15 @@ void each_tensor(builder *b, const br_arg *args, uint32_t n, tensor_fn f, void *
 	}
 }
 
-static bool starts(const char *s, const char *prefix)
-{
-	return strncmp(s, prefix, strlen(prefix)) == 0;
-}
-
 /* What torch.tensor leaves behind: the buffer it fills from Python, and its conversion. */
 static bool is_residue_op(const stream_op *o)
 {
-	return op_rows[o->op_id].memory == MEMORY_EMPTY || starts(o->op, "aten::to.") || o->op_id == OP__to_copy ||
+	return op_rows[o->op_id].memory == MEMORY_EMPTY || o->op_id == OP_to_device || o->op_id == OP_to_dtype ||
+	       o->op_id == OP_to_dtype_layout || o->op_id == OP_to_other || o->op_id == OP__to_copy ||
 	       o->op_id == OP_detach;
 }
 
-static void count_use(builder *b, uint32_t t, void *ctx)
+static void count_stream_use(builder *b, uint32_t t, void *ctx)
 {
 	(void)b;
 	((uint32_t *)ctx)[t]++;
@@ -44,8 +41,7 @@ clv_status drop_residue(builder *b)
 {
 	const stream *s = b->s;
 	uint32_t *later = mem_alloc((s->tensors.n + 1) * sizeof *later), found;
-	if (!later)
-		return fail_nomem();
+	TRY_MEM(later);
 	for (uint32_t i = 0; i < s->outputs.n; i++)
 		later[s->outputs.at[i]]++;
 	for (uint32_t i = 0; i < s->rebinds.n; i++)
@@ -56,13 +52,13 @@ clv_status drop_residue(builder *b)
 		each_tensor(b, o->results, o->nresults, any_used, (uint32_t *[]){later, &found});
 		b->drop[i] = is_residue_op(o) && !found;
 		if (!b->drop[i])
-			each_tensor(b, o->args, o->nargs, count_use, later);
+			each_tensor(b, o->args, o->nargs, count_stream_use, later);
 	}
 	mem_free(later);
 	return CLV_OK;
 }
 
-static void touch(builder *b, uint32_t t, void *ctx)
+static void touch_storage(builder *b, uint32_t t, void *ctx)
 {
 	(void)ctx;
 	if (b->s->tensors.at[t].storage != NONE)
@@ -75,14 +71,14 @@ void find_touched(builder *b)
 	for (uint32_t i = 0; i < s->ops.n; i++) {
 		const stream_op *o = &s->ops.at[i];
 		for (uint32_t k = 0; k < o->nwrites && o->op_id != OP_detach_; k++)
-			touch(b, o->writes[k], NULL);
+			touch_storage(b, o->writes[k], NULL);
 		if (o->op_id == OP_cleave_python)
-			each_tensor(b, o->args, o->nargs, touch, NULL);
+			each_tensor(b, o->args, o->nargs, touch_storage, NULL);
 	}
 	for (uint32_t i = 0; i < s->outputs.n; i++)
-		touch(b, s->outputs.at[i], NULL);
+		touch_storage(b, s->outputs.at[i], NULL);
 	for (uint32_t i = 0; i < s->rebinds.n; i++)
-		touch(b, s->rebinds.at[i].tensor, NULL);
+		touch_storage(b, s->rebinds.at[i].tensor, NULL);
 }
 
 clv_status fail_at(const stream *s, const stream_op *o, const char *what)
@@ -138,7 +134,8 @@ static void check_read(builder *b, uint32_t t, void *ctx)
 
 static bool reads_no_data(const stream_op *o)
 {
-	return strstr(o->op, "_like") || starts(o->op, "aten::new_") || o->op_id == OP_cleave_python;
+	op_name name = op_split(o->op);
+	return op_listed(TAKES_SHAPE, &name) || o->op_id == OP_cleave_python;
 }
 
 /* Memory from empty() must be written by a recorded operator before one reads it. */

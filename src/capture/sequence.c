@@ -21,13 +21,13 @@ typedef struct fold {
 
 /* ---- uses -------------------------------------------------------------------------------------------------------- */
 
-static void count(const br_arg *a, uint32_t n, uint32_t *uses)
+static void count_steps(const br_arg *a, uint32_t n, uint32_t *uses)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		if (a[i].kind == BR_TENSOR)
 			uses[a[i].u.id]++;
 		else if (a[i].kind == BR_LIST)
-			count(a[i].u.list.at, a[i].u.list.n, uses);
+			count_steps(a[i].u.list.at, a[i].u.list.n, uses);
 	}
 }
 
@@ -35,7 +35,7 @@ static void count_all(fold *f)
 {
 	const stream *s = f->s;
 	for (uint32_t i = 0; i < s->ops.n; i++) {
-		count(s->ops.at[i].args, s->ops.at[i].nargs, f->uses);
+		count_steps(s->ops.at[i].args, s->ops.at[i].nargs, f->uses);
 		for (uint32_t w = 0; w < s->ops.at[i].nwrites; w++)
 			f->uses[s->ops.at[i].writes[w]]++;
 	}
@@ -109,8 +109,7 @@ static clv_status add_op(fold *f, const stream_op *like, uint16_t op, const br_a
 	o.nresults = 1;
 	o.writes = NULL;
 	o.nwrites = 0;
-	if (!o.args || !o.results)
-		return fail_nomem();
+	TRY_MEM(o.args && o.results);
 	return vec_push(&f->ops, o);
 }
 
@@ -191,7 +190,7 @@ static clv_status fold_ops(fold *f)
 	bool reversed;
 	for (uint32_t i = 0; i < s->ops.n; i++)
 		if (apart_of(s, i, &reversed) != NONE)
-			count(s->ops.at[i].args, 1, f->whole_uses);
+			count_steps(s->ops.at[i].args, 1, f->whole_uses);
 	for (uint32_t i = 0; i < s->ops.n; i++) {
 		const stream_op *o = &s->ops.at[i];
 		int64_t dim;
@@ -208,23 +207,23 @@ static clv_status fold_ops(fold *f)
 
 /* ---- numbers of tensors: those that are left count up again ----------------------------------------------------------- */
 
-static void keep(const br_arg *a, uint32_t n, uint32_t *to)
+static void keep_step(const br_arg *a, uint32_t n, uint32_t *to)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		if (a[i].kind == BR_TENSOR)
 			to[a[i].u.id] = 0;
 		else if (a[i].kind == BR_LIST)
-			keep(a[i].u.list.at, a[i].u.list.n, to);
+			keep_step(a[i].u.list.at, a[i].u.list.n, to);
 	}
 }
 
-static void renumber(br_arg *a, uint32_t n, const uint32_t *to)
+static void renumber_tensors(br_arg *a, uint32_t n, const uint32_t *to)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		if (a[i].kind == BR_TENSOR)
 			a[i].u.id = to[a[i].u.id];
 		else if (a[i].kind == BR_LIST)
-			renumber(a[i].u.list.at, a[i].u.list.n, to);
+			renumber_tensors(a[i].u.list.at, a[i].u.list.n, to);
 	}
 }
 
@@ -235,8 +234,7 @@ static clv_status own_lists(stream *s, br_arg *a, uint32_t n)
 		if (a[i].kind != BR_LIST || !a[i].u.list.n)
 			continue;
 		a[i].u.list.at = arena_copy(&s->a, a[i].u.list.at, a[i].u.list.n * sizeof *a);
-		if (!a[i].u.list.at)
-			return fail_nomem();
+		TRY_MEM(a[i].u.list.at);
 		TRY(own_lists(s, a[i].u.list.at, a[i].u.list.n));
 	}
 	return CLV_OK;
@@ -246,8 +244,8 @@ static void renumber_all(stream *s, const uint32_t *to)
 {
 	for (uint32_t i = 0; i < s->ops.n; i++) {
 		stream_op *o = &s->ops.at[i];
-		renumber(o->args, o->nargs, to);
-		renumber(o->results, o->nresults, to);
+		renumber_tensors(o->args, o->nargs, to);
+		renumber_tensors(o->results, o->nresults, to);
 		for (uint32_t w = 0; w < o->nwrites; w++)
 			o->writes[w] = to[o->writes[w]];
 	}
@@ -267,16 +265,15 @@ static void renumber_all(stream *s, const uint32_t *to)
 static clv_status compact(stream *s, const stream_op *old, uint32_t nold)
 {
 	uint32_t *to = mem_alloc((s->tensors.n + 1) * sizeof *to), n = 0;
-	if (!to)
-		return fail_nomem();
+	TRY_MEM(to);
 	for (uint32_t i = 0; i < nold; i++)
 		for (uint32_t k = 0; k < old[i].nresults; k++)
 			for (uint32_t e = 0; old[i].results[k].kind == BR_LIST && e < old[i].results[k].u.list.n; e++)
 				if (old[i].results[k].u.list.at[e].kind == BR_TENSOR)
 					to[old[i].results[k].u.list.at[e].u.id] = NONE;
 	for (uint32_t i = 0; i < s->ops.n; i++) {
-		keep(s->ops.at[i].args, s->ops.at[i].nargs, to);
-		keep(s->ops.at[i].results, s->ops.at[i].nresults, to);
+		keep_step(s->ops.at[i].args, s->ops.at[i].nargs, to);
+		keep_step(s->ops.at[i].results, s->ops.at[i].nresults, to);
 	}
 	for (uint32_t i = 0; i < s->outputs.n; i++)
 		to[s->outputs.at[i]] = 0;
@@ -304,8 +301,7 @@ static clv_status replace_ops(fold *f)
 		o->args = arena_copy(&s->a, o->args, o->nargs * sizeof *o->args);
 		o->results = arena_copy(&s->a, o->results, o->nresults * sizeof *o->results);
 		o->writes = arena_copy(&s->a, o->writes, o->nwrites * sizeof *o->writes);
-		if (!o->args || !o->results || !o->writes)
-			return fail_nomem();
+		TRY_MEM(o->args && o->results && o->writes);
 		TRY(own_lists(s, o->args, o->nargs));
 		TRY(own_lists(s, o->results, o->nresults));
 	}

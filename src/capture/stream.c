@@ -1,16 +1,15 @@
-/* Recording: the bridge's recorder tells of tensors and operators, this file keeps them. */
+/* Records a stream: keeps the tensors and operators that the bridge's recorder reports. */
 #include "capture/capture.h"
 
 #include <string.h>
 
-static clv_status copy_args(stream *s, const br_arg *from, uint32_t n, br_arg **out)
+static clv_status copy_stream_args(stream *s, const br_arg *from, uint32_t n, br_arg **out)
 {
 	br_arg *to = arena_copy(&s->a, from, n * sizeof *from);
-	if (!to)
-		return fail_nomem();
+	TRY_MEM(to);
 	for (uint32_t i = 0; i < n; i++) {
 		if (to[i].kind == BR_LIST)
-			TRY(copy_args(s, from[i].u.list.at, from[i].u.list.n, &to[i].u.list.at));
+			TRY(copy_stream_args(s, from[i].u.list.at, from[i].u.list.n, &to[i].u.list.at));
 		if ((to[i].kind == BR_STR || to[i].kind == BR_DEVICE) && !(to[i].u.s = arena_str(&s->a, from[i].u.s)))
 			return fail_nomem();
 	}
@@ -63,11 +62,10 @@ static clv_status on_event(void *ctx, const br_event *e)
 	               .flags = e->flags,
 	               .modes = e->modes,
 	               .scope = s->open_scopes.n ? s->open_scopes.at[s->open_scopes.n - 1] : 0};
-	TRY(copy_args(s, e->args, e->nargs, &o.args));
-	TRY(copy_args(s, e->results, e->nresults, &o.results));
+	TRY(copy_stream_args(s, e->args, e->nargs, &o.args));
+	TRY(copy_stream_args(s, e->results, e->nresults, &o.results));
 	o.writes = arena_copy(&s->a, e->writes, e->nwrites * sizeof *e->writes);
-	if (!o.op || !o.writes)
-		return fail_nomem();
+	TRY_MEM(o.op && o.writes);
 	if (e->at && !(o.at = arena_str(&s->a, e->at)))
 		return fail_nomem();
 	return vec_push(&s->ops, o);
@@ -84,8 +82,7 @@ clv_status stream_new(const char *root_class, stream **out)
 {
 	static const br_record_fns fns = {on_seen, on_event, on_where};
 	stream *s = mem_alloc(sizeof *s);
-	if (!s)
-		return fail_nomem();
+	TRY_MEM(s);
 	clv_status st = br_recorder_new(&fns, s, &s->recorder);
 	stream_scope root = {arena_str(&s->a, ""), arena_str(&s->a, root_class)};
 	if (st == CLV_OK)
@@ -124,8 +121,7 @@ clv_status stream_input(stream *s, const char *name, const br_tensor *t)
 {
 	uint32_t before = s->tensors.n, id;
 	const char *kept = arena_str(&s->a, name);
-	if (!kept)
-		return fail_nomem();
+	TRY_MEM(kept);
 	s->defining = ORIGIN_INPUT;
 	TRY(br_recorder_define(s->recorder, t, &id));
 	if (id < before)
@@ -140,8 +136,7 @@ clv_status stream_define_state(stream *s, value_kind kind, const char *name, boo
 {
 	uint32_t before = s->tensors.n;
 	stream_state n = {kind, arena_str(&s->a, name), trainable, NONE};
-	if (!n.name)
-		return fail_nomem();
+	TRY_MEM(n.name);
 	s->defining = ORIGIN_STATE;
 	TRY(br_recorder_define(s->recorder, t, &n.tensor));
 	if (n.tensor < before)
@@ -164,8 +159,7 @@ clv_status stream_stop(stream *s)
 clv_status stream_scope_add(stream *s, const char *path, const char *cls, uint32_t *out)
 {
 	stream_scope n = {arena_str(&s->a, path), arena_str(&s->a, cls)};
-	if (!n.path || !n.cls)
-		return fail_nomem();
+	TRY_MEM(n.path && n.cls);
 	TRY(vec_push(&s->scopes, n));
 	*out = s->scopes.n - 1;
 	return CLV_OK;
@@ -235,8 +229,7 @@ static void mark_tensors(const br_arg *args, uint32_t n, bool *seen)
 clv_status stream_operands(const stream *s, bool **out)
 {
 	*out = mem_alloc((s->tensors.n + 1) * sizeof **out);
-	if (!*out)
-		return fail_nomem();
+	TRY_MEM(*out);
 	for (uint32_t k = 0; k < s->ops.n; k++)
 		mark_tensors(s->ops.at[k].args, s->ops.at[k].nargs, *out);
 	return CLV_OK;
@@ -296,8 +289,7 @@ static clv_status python_args(stream *s, br_tensor *const *args, uint32_t nargs,
 static clv_status python_begin(stream *s, const char *label, const char *at, br_tensor *const *args, uint32_t nargs)
 {
 	br_arg *list = arena_alloc(&s->a, (nargs + 1) * sizeof *list);
-	if (!list)
-		return fail_nomem();
+	TRY_MEM(list);
 	list[0].kind = BR_OBJECT;
 	TRY(python_args(s, args, nargs, list + 1));
 	TRY(emit(s, "cleave::python", at, list, nargs + 1));
@@ -333,8 +325,7 @@ void stream_python_abort(stream *s)
 static clv_status python_writes(stream *s, stream_op *o, const python_call *c)
 {
 	o->writes = arena_alloc(&s->a, (c->nwritten + 1) * sizeof *o->writes);
-	if (!o->writes)
-		return fail_nomem();
+	TRY_MEM(o->writes);
 	for (uint32_t i = 0; i < c->nwritten; i++) {
 		int64_t at = c->written[i];
 		if (at < 0 || at + 1 >= o->nargs || o->args[at + 1].kind != BR_TENSOR)
@@ -349,8 +340,7 @@ static clv_status python_end(stream *s, const python_call *c)
 	stream_op *o = &s->ops.at[s->python_op];
 	o->args[0].u.id = c->object;
 	o->results = arena_alloc(&s->a, (c->nresults + 1) * sizeof *o->results);
-	if (!o->results)
-		return fail_nomem();
+	TRY_MEM(o->results);
 	o->nresults = c->nresults;
 	for (uint32_t i = 0; i < c->nresults; i++) {
 		o->results[i] = (br_arg){.kind = c->results[i] ? BR_TENSOR : BR_NONE};

@@ -22,6 +22,7 @@ typedef struct table_data {
 	int64_t *count; /* per stream: elements */
 	int64_t **ints;
 	double **reals;
+	arena a; /* all arrays here, and those that looking for a formula takes */
 } table_data;
 
 static const stream_tensor *seen_in(const builder *b, uint32_t i, uint32_t t)
@@ -53,7 +54,7 @@ static bool is_float(uint8_t d)
 	return d == DT_F16 || d == DT_F32 || d == DT_F64 || d == DT_BF16;
 }
 
-static bool is_whole(uint8_t d)
+static bool is_integer_dtype(uint8_t d)
 {
 	return d <= DT_I64 || d == DT_BOOL;
 }
@@ -67,37 +68,22 @@ static clv_status read_one(table_data *d, const stream_tensor *x, uint32_t i)
 		return refused("and is too large to be looked into");
 	d->count[i] = n;
 	d->same_shape &= !d->x->ndim || !memcmp(x->sizes, d->x->sizes, x->ndim * sizeof *x->sizes);
-	d->ints[i] = mem_alloc(((size_t)n + 1) * sizeof(int64_t));
-	d->reals[i] = mem_alloc(((size_t)n + 1) * sizeof(double));
-	if (!d->ints[i] || !d->reals[i])
-		return fail_nomem();
+	d->ints[i] = arena_array(&d->a, (size_t)n, sizeof **d->ints);
+	d->reals[i] = arena_array(&d->a, (size_t)n, sizeof **d->reals);
+	TRY_MEM(d->ints[i] && d->reals[i]);
 	return d->floats ? br_read_floats(x->data, d->reals[i]) : br_read_ints(x->data, d->ints[i]);
-}
-
-static void table_close(table_data *d)
-{
-	for (uint32_t i = 0; i < d->n; i++) {
-		if (d->ints)
-			mem_free(d->ints[i]);
-		if (d->reals)
-			mem_free(d->reals[i]);
-	}
-	mem_free(d->count);
-	mem_free(d->ints);
-	mem_free(d->reals);
 }
 
 static clv_status table_open(const builder *b, uint32_t t, table_data *d)
 {
 	const stream_tensor *x = &b->s->tensors.at[t];
 	*d = (table_data){.x = x, .t = t, .n = b->sizes->n + 1, .floats = is_float(x->dtype), .same_shape = true};
-	if ((!is_float(x->dtype) && !is_whole(x->dtype)) || !x->strided || x->requires_grad || x->conj || x->neg)
+	if ((!is_float(x->dtype) && !is_integer_dtype(x->dtype)) || !x->strided || x->requires_grad || x->conj || x->neg)
 		return refused("and is of a type that has no formulas");
-	d->count = mem_alloc(d->n * sizeof *d->count);
-	d->ints = mem_alloc(d->n * sizeof *d->ints);
-	d->reals = mem_alloc(d->n * sizeof *d->reals);
-	if (!d->count || !d->ints || !d->reals)
-		return fail_nomem();
+	d->count = arena_array(&d->a, d->n, sizeof *d->count);
+	d->ints = arena_array(&d->a, d->n, sizeof *d->ints);
+	d->reals = arena_array(&d->a, d->n, sizeof *d->reals);
+	TRY_MEM(d->count && d->ints && d->reals);
 	for (uint32_t i = 0; i < d->n; i++)
 		TRY(read_one(d, seen_in(b, i, t), i));
 	return CLV_OK;
@@ -220,8 +206,13 @@ static clv_status add_stack(builder *b, uint32_t op, const table_data *d, const 
 
 /* ---- the shape stays ---------------------------------------------------------------------------------------------- */
 
-static clv_status each_element(builder *b, uint32_t op, const table_data *d, arg *elements, int64_t *k)
+static clv_status add_fixed(builder *b, uint32_t op, table_data *d)
 {
+	if (d->count[0] > ELEMENTS_MAX)
+		return refused("and has too many elements to find a formula for each");
+	arg *elements = arena_array(&d->a, (size_t)d->count[0], sizeof *elements);
+	int64_t *k = arena_array(&d->a, d->n, sizeof *k);
+	TRY_MEM(elements && k);
 	for (int64_t e = 0; e < d->count[0]; e++) {
 		arg number;
 		for (uint32_t i = 0; i < d->n; i++)
@@ -232,18 +223,6 @@ static clv_status each_element(builder *b, uint32_t op, const table_data *d, arg
 		TRY(add_element(b, op, d, number, &elements[e]));
 	}
 	return add_stack(b, op, d, elements);
-}
-
-static clv_status add_fixed(builder *b, uint32_t op, const table_data *d)
-{
-	if (d->count[0] > ELEMENTS_MAX)
-		return refused("and has too many elements to find a formula for each");
-	arg *elements = mem_alloc(((size_t)d->count[0] + 1) * sizeof *elements);
-	int64_t *k = mem_alloc(d->n * sizeof *k);
-	clv_status st = elements && k ? each_element(b, op, d, elements, k) : fail_nomem();
-	mem_free(elements);
-	mem_free(k);
-	return st;
 }
 
 /* ---- the length follows the sizes ----------------------------------------------------------------------------------- */
@@ -257,34 +236,31 @@ static bool all_one_number(const table_data *d)
 	return true;
 }
 
-static clv_status add_fill(builder *b, uint32_t op, const table_data *d)
+static clv_status add_fill(builder *b, uint32_t op, table_data *d)
 {
 	arg number;
-	int64_t *k = mem_alloc(d->n * sizeof *k);
-	clv_status st = k ? element(b, d, k, &number) : fail_nomem();
-	mem_free(k);
-	return st == CLV_OK ? add_full(b, op, d, number) : st;
+	int64_t *k = arena_array(&d->a, d->n, sizeof *k);
+	TRY_MEM(k);
+	TRY(element(b, d, k, &number));
+	return add_full(b, op, d, number);
 }
 
 /* The formula of numbers that were seen at some of the sizes only. */
-static clv_status fit_where(builder *b, const int64_t *y, const bool *known, expr_id *out)
+static clv_status fit_where(builder *b, table_data *d, const int64_t *y, const bool *known /* NULL: all */,
+                            expr_id *out)
 {
 	const size_probes *z = b->sizes;
-	uint32_t n = 0, all = z->n + 1, w = z->nsymbols;
-	int64_t *at = mem_alloc((size_t)all * (w + 1) * sizeof *at), *v = mem_alloc(all * sizeof *v);
-	clv_status st = at && v ? CLV_OK : fail_nomem();
-	for (uint32_t i = 0; st == CLV_OK && i < all; i++) {
-		if (!known[i])
+	uint32_t n = 0, w = z->nsymbols;
+	int64_t *at = arena_array(&d->a, (size_t)d->n * w, sizeof *at), *v = arena_array(&d->a, d->n, sizeof *v);
+	TRY_MEM(at && v);
+	for (uint32_t i = 0; i < d->n; i++) {
+		if (known && !known[i])
 			continue;
 		memcpy(at + (size_t)n * w, z->points + (size_t)i * w, w * sizeof *at);
 		v[n++] = y[i];
 	}
 	*out = NONE;
-	if (st == CLV_OK && n >= 4)
-		st = fit_int(b->p, &(fit_points){at, n, w}, v, out);
-	mem_free(at);
-	mem_free(v);
-	return st;
+	return n >= 4 ? fit_int(b->p, &(fit_points){at, n, w}, v, out) : CLV_OK;
 }
 
 /* v[e] = first + step*e at every size, as formulas; `first` is NONE when it is none. */
@@ -307,38 +283,27 @@ static bool is_ramp(const int64_t *v, int64_t n)
 	return true;
 }
 
-static clv_status find_ramp(builder *b, const table_data *d, ramp *out)
+static clv_status find_ramp(builder *b, table_data *d, ramp *out)
 {
-	clv_status st = CLV_OK;
-	int64_t *first = mem_alloc(d->n * sizeof *first), *step = mem_alloc(d->n * sizeof *step);
-	bool *has_first = mem_alloc(d->n), *has_step = mem_alloc(d->n), *all = mem_alloc(d->n), good = true;
+	int64_t *first = arena_array(&d->a, d->n, sizeof *first), *step = arena_array(&d->a, d->n, sizeof *step);
+	bool *has_first = arena_array(&d->a, d->n, sizeof *has_first),
+		 *has_step = arena_array(&d->a, d->n, sizeof *has_step);
 	*out = (ramp){NONE, NONE, NONE};
-	if (!first || !step || !has_first || !has_step || !all) {
-		st = fail_nomem();
-		goto out;
-	}
+	TRY_MEM(first && step && has_first && has_step);
 	for (uint32_t i = 0; i < d->n; i++) {
-		good &= is_ramp(d->ints[i], d->count[i]);
-		all[i] = true;
+		if (!is_ramp(d->ints[i], d->count[i]))
+			return CLV_OK;
 		has_first[i] = d->count[i] > 0;
 		has_step[i] = d->count[i] > 1;
 		first[i] = has_first[i] ? d->ints[i][0] : 0;
 		step[i] = has_step[i] ? d->ints[i][1] - d->ints[i][0] : 0;
 	}
-	if (!good)
-		goto out;
-	TRY_OUT(fit_where(b, d->count, all, &out->count));
-	TRY_OUT(fit_where(b, step, has_step, &out->step));
-	TRY_OUT(fit_where(b, first, has_first, &out->first));
+	TRY(fit_where(b, d, d->count, NULL, &out->count));
+	TRY(fit_where(b, d, step, has_step, &out->step));
+	TRY(fit_where(b, d, first, has_first, &out->first));
 	if (out->count == NONE || out->step == NONE)
 		out->first = NONE;
-out:
-	mem_free(first);
-	mem_free(step);
-	mem_free(has_first);
-	mem_free(has_step);
-	mem_free(all);
-	return st;
+	return CLV_OK;
 }
 
 /* What happens to a ramp in double: op is OP_div_Tensor, OP_mul_Tensor or none, with this number. */
@@ -435,23 +400,19 @@ static clv_status try_ramp(builder *b, uint32_t op, table_data *d, const double 
 /* Divided by a size: the length, one less, one more, or a number. */
 static clv_status try_divisors(builder *b, uint32_t op, table_data *d, double *by, bool *done)
 {
-	bool *all = mem_alloc(d->n);
-	int64_t *n = mem_alloc(d->n * sizeof *n);
-	clv_status st = all && n ? CLV_OK : fail_nomem();
-	for (int64_t extra = -1; extra <= DIVISOR_MAX && st == CLV_OK && !*done; extra++) {
+	int64_t *n = arena_array(&d->a, d->n, sizeof *n);
+	TRY_MEM(n);
+	for (int64_t extra = -1; extra <= DIVISOR_MAX && !*done; extra++) {
 		scaling s = {OP_div_Tensor, {.kind = ARG_INT}};
 		for (uint32_t i = 0; i < d->n; i++) {
-			all[i] = true;
 			n[i] = extra > 1 ? extra : d->count[i] + extra;
 			by[i] = (double)n[i];
 		}
-		st = fit_where(b, n, all, &s.number.u.e);
-		if (st == CLV_OK && s.number.u.e != NONE)
-			st = try_ramp(b, op, d, by, &s, done);
+		TRY(fit_where(b, d, n, NULL, &s.number.u.e));
+		if (s.number.u.e != NONE)
+			TRY(try_ramp(b, op, d, by, &s, done));
 	}
-	mem_free(all);
-	mem_free(n);
-	return st;
+	return CLV_OK;
 }
 
 /* Times a number, as people write it. */
@@ -479,19 +440,15 @@ static clv_status try_factors(builder *b, uint32_t op, table_data *d, double *by
 
 static clv_status add_float_ramp(builder *b, uint32_t op, table_data *d, bool *done)
 {
-	double *by = mem_alloc(d->n * sizeof *by);
-	if (!by)
-		return fail_nomem();
+	double *by = arena_array(&d->a, d->n, sizeof *by);
+	TRY_MEM(by);
 	for (uint32_t i = 0; i < d->n; i++)
 		by[i] = 1;
-	clv_status st = try_ramp(b, op, d, by, &(scaling){OP_UNKNOWN, {0}}, done);
-	bool enough = d->x->dtype == DT_F32 || d->x->dtype == DT_F64;
-	if (st == CLV_OK && enough)
-		st = try_divisors(b, op, d, by, done);
-	if (st == CLV_OK && enough)
-		st = try_factors(b, op, d, by, done);
-	mem_free(by);
-	return st;
+	TRY(try_ramp(b, op, d, by, &(scaling){OP_UNKNOWN, {0}}, done));
+	if (d->x->dtype != DT_F32 && d->x->dtype != DT_F64)
+		return CLV_OK;
+	TRY(try_divisors(b, op, d, by, done));
+	return try_factors(b, op, d, by, done);
 }
 
 static clv_status add_moving(builder *b, uint32_t op, table_data *d)
@@ -517,6 +474,6 @@ clv_status insert_table(builder *b, uint32_t op, uint32_t t)
 	clv_status st = table_open(b, t, &d);
 	if (st == CLV_OK)
 		st = d.same_shape ? add_fixed(b, op, &d) : add_moving(b, op, &d);
-	table_close(&d);
+	arena_free(&d.a);
 	return st;
 }

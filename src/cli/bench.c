@@ -1,4 +1,4 @@
-/* `cleave bench`: how long a model file takes, and what in it does. */
+/* `cleave bench`: measures how long a model file takes, and which parts of it take the time. */
 #include "feed.h"
 
 typedef struct request {
@@ -251,7 +251,7 @@ static clv_status add_profile(const request *r, subject *s, listing *t, const ch
 	return st;
 }
 
-static bool measure(const request *r, subject *s, listing *t, int64_t per)
+static bool measure_sizes(const request *r, subject *s, listing *t, int64_t per)
 {
 	double *times = grab((size_t)r->iterations * sizeof *times);
 	char *where = sizes_text(&s->in.sizes);
@@ -314,7 +314,7 @@ static bool measure_at(const request *r, const model *m, subject *s, listing *t,
 		ok = feed_make(m, s->rt, &r->feeding, &given, &s->in);
 	ok = ok && count_flops(r, m, s);
 	int64_t per = *symbol ? sizes_find(&s->in.sizes, symbol) : 1;
-	ok = ok && measure(r, s, t, per > 0 ? per : 1);
+	ok = ok && measure_sizes(r, s, t, per > 0 ? per : 1);
 	feed_free(&s->in);
 	sizes_free(&given);
 	return ok;
@@ -345,7 +345,7 @@ static int bench(request *r, const model *m, subject *s)
 	return ok && written() ? EXIT_OK : EXIT_FAILED;
 }
 
-static const char *device_of(const clv_runtime *rt)
+static const char *device_of_runtime(const clv_runtime *rt)
 {
 	clv_port p = {.size = sizeof p};
 	bool found = clv_runtime_output_count(rt) && clv_runtime_output(rt, 0, &p) == CLV_OK;
@@ -353,7 +353,7 @@ static const char *device_of(const clv_runtime *rt)
 }
 
 /* Nodes of the first plan that are in the part that runs. */
-static uint32_t count_nodes(const model *m, const loading *o)
+static uint32_t count_runtime_nodes(const model *m, const loading *o)
 {
 	clv_plan_info info = {.size = sizeof info};
 	if (clv_artifact_plan_info(m->artifact, 0, &info) != CLV_OK)
@@ -363,8 +363,9 @@ static uint32_t count_nodes(const model *m, const loading *o)
 	return (prefix ? cut : info.end) - (suffix ? cut : info.first);
 }
 
-static int check_request(const request *r)
+static int check_bench(void *given)
 {
+	const request *r = given;
 	for (uint32_t i = 0; i < r->batches.n; i++) {
 		char *end;
 		if (strtoll(r->batches.at[i], &end, 10) < 1 || *end) {
@@ -378,28 +379,20 @@ static int check_request(const request *r)
 	return EXIT_USAGE;
 }
 
-static int run_bench(void *given)
+static int bench_model(void *given, const model *m)
 {
 	request *r = given;
-	model m;
-	subject s = {.path = r->path};
-	if (check_request(r) != EXIT_OK)
-		return EXIT_USAGE;
-	if (!model_open_artifact(r->path, &r->opening, &m))
+	subject s = {.path = r->path, .rt = load_runtime(m, &r->loading)};
+	if (!s.rt)
 		return EXIT_FAILED;
-	int code = EXIT_FAILED;
-	s.rt = load_runtime(&m, &r->loading);
-	if (s.rt) {
-		s.prefix = is_part(&m, &r->loading, "prefix");
-		s.noutputs = clv_runtime_output_count(s.rt);
-		s.outputs = grab((s.noutputs + 1) * sizeof *s.outputs);
-		s.device = device_of(s.rt);
-		s.nodes = count_nodes(&m, &r->loading);
-		code = bench(r, &m, &s);
-	}
+	s.prefix = is_part(m, &r->loading, "prefix");
+	s.noutputs = clv_runtime_output_count(s.rt);
+	s.outputs = grab((s.noutputs + 1) * sizeof *s.outputs);
+	s.device = device_of_runtime(s.rt);
+	s.nodes = count_runtime_nodes(m, &r->loading);
+	int code = bench(r, m, &s);
 	free(s.outputs);
 	clv_runtime_free(s.rt);
-	model_close(&m);
 	return code;
 }
 #endif
@@ -446,6 +439,8 @@ const command command_bench = {
 	.columns = columns,
 	REQUEST(request),
 	.initial = &initial,
-	.run = TORCH_RUN(run_bench),
+	.check = TORCH_RUN(check_bench),
+	ON_MODEL(TORCH_RUN(bench_model)),
+	.artifact = true,
 	.torch = true,
 };

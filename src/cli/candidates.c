@@ -108,7 +108,7 @@ static bool add_rows(listing *t, const request *r, const clv_frontiers *f, uint3
 }
 
 /* chosen is CLV_NONE for none, and then the last error says why. */
-static int show(const request *r, const clv_frontiers *f, uint32_t chosen)
+static int show_candidates(const request *r, const clv_frontiers *f, uint32_t chosen)
 {
 	char *why = grab_text(clv_last_error(), strlen(clv_last_error()));
 	listing *t = listing_new(columns);
@@ -134,7 +134,7 @@ static int show_reordered(const request *r, const clv_plan *p, uint32_t position
 	if (clv_frontiers_create(p, &o, &f) != CLV_OK)
 		return fail_with(r->path);
 	bool allowed = clv_frontiers_check(f, position, &r->objective) == CLV_OK;
-	int code = show(r, f, allowed ? position : CLV_NONE);
+	int code = show_candidates(r, f, allowed ? position : CLV_NONE);
 	clv_frontiers_free(f);
 	return code;
 }
@@ -163,30 +163,20 @@ static int show_frontiers(const request *r, const clv_frontiers *f)
 		return show_exact(r, f);
 	uint32_t chosen = CLV_NONE;
 	clv_frontiers_choose(f, r->boundary, &r->objective, &chosen); /* show() says what is wrong, after the listing */
-	return show(r, f, chosen);
+	return show_candidates(r, f, chosen);
 }
 
-static int run_candidates(void *given)
+static int list_candidates(void *given, const model *m)
 {
-	request *r = given;
+	const request *r = given;
+	clv_sizes o = sizes_given(&r->sizes);
 	clv_frontiers *f = NULL;
-	model m;
-	if (!model_open(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	int code = EXIT_FAILED;
-	if (sizes_resolve(&r->sizes, &m)) {
-		clv_sizes o = sizes_given(&r->sizes);
-		code = clv_frontiers_create(m.plan, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
-	}
+	int code = clv_frontiers_create(m->plan, &o, &f) == CLV_OK ? show_frontiers(r, f) : fail_with(r->path);
 	clv_frontiers_free(f);
-	model_close(&m);
 	return code;
 }
 
-static const option arguments[] = {
-	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
-	OPTION_END,
-};
+static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_TEXT("boundary", 'b', "WHERE", boundary, "auto, after:NAME of a node or module, 50% of the work",
@@ -224,5 +214,5 @@ const command command_candidates = {
 	.columns = columns,
 	REQUEST(request),
 	.initial = &initial,
-	.run = run_candidates,
+	ON_SIZED_MODEL(list_candidates),
 };

@@ -1,4 +1,5 @@
-/* `cleave capture`: a model is code, so Python runs it. Here is what the command takes, for help, manual pages and
+/* `cleave capture`: checks the arguments, then becomes `python -m cleave capture`.
+ * `cleave capture`: a model is code, so Python runs it. Here is what the command takes, for help, manual pages and
  * completion, and for a wrong word to be told at once instead of after torch was loaded; then the program becomes
  * `python -m cleave capture` with the same words (python/cleave/_command.py, whose options are these). */
 #include <errno.h>

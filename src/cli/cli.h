@@ -11,19 +11,13 @@
  *         opening opening;
  *     } request;                          // the macros below want this name
  *
- *     static int run_shrink(void *given)  // an exit code; what went wrong was said by complain()
+ *     static int shrink(void *given, const model *m)  // an exit code; what went wrong was said by complain()
  *     {
  *         const request *r = given;
- *         model m;
- *         if (!model_open(r->path, &r->opening, &m))
- *             return EXIT_FAILED;
  *         …
  *     }
  *
- *     static const option arguments[] = {
- *         ARG_FILE("FILE", path, "the plan; - is standard input"),
- *         OPTION_END,
- *     };
+ *     static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
  *     static const option options[] = {
  *         OPT_FILE("output", 'o', "FILE", output, "write it here", .preset = "-"),
  *         OPT_SIZE("most", 0, "SIZE", most, "most bytes: 4096, 64M, 1.5GiB"),
@@ -35,7 +29,7 @@
  *         .name = "shrink", .summary = "make a plan smaller",
  *         .description = "Paragraphs, which are filled by whoever prints them.\n\nWith an empty line between.",
  *         .examples = "cleave shrink model.plan --most 64M\n",
- *         .arguments = arguments, .options = options, REQUEST(request), .run = run_shrink,
+ *         .arguments = arguments, .options = options, REQUEST(request), ON_SIZED_MODEL(shrink),
  *     };
  *
  * Then add the name to COMMAND_LIST. Transcripts go into tests/plan/cli.txt.
@@ -49,6 +43,7 @@
  *   - A command that runs plans sets .torch and has its run function and all it needs inside
  *     `#ifdef CLEAVE_CLI_TORCH`, and .run = TORCH_RUN(run_x). `cleave` itself links no torch: it reads the arguments,
  *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch.
+ *   - A command that is no question about one model has .run instead of ON_MODEL.
  *   - Files: model_open takes a plan's text and a .clv file alike. Commands that run models share feed.h: inputs, weights,
  *     devices.
  *   - A command that needs Python sets .python and has no run function: once its arguments are read, the program becomes
@@ -164,9 +159,9 @@ typedef struct option {
 #define OPT_FILES(name, letter, metavar, field, ...)                                                                   \
 	OPT(name, letter, metavar, TYPE_FILES, text_list, field, __VA_ARGS__, )
 
-/* Arguments, in order. FILES takes all that follow and comes last. */
+/* Arguments, in order. */
 #define ARG_FILE(name, field, ...) OPT(name, 0, name, TYPE_FILE, const char *, field, __VA_ARGS__, )
-#define ARG_FILES(name, field, ...) OPT(name, 0, name, TYPE_FILES, text_list, field, __VA_ARGS__, )
+#define MODEL_ARGUMENT ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input")
 #define ARG_TEXT(name, field, ...) OPT(name, 0, name, TYPE_TEXT, const char *, field, __VA_ARGS__, )
 #define ARG_WORD(name, field, words_, ...)                                                                             \
 	OPT(name, 0, name, TYPE_WORD, const char *, field, __VA_ARGS__, .words = words_)
@@ -303,6 +298,8 @@ void note_advice(const clv_frontiers *f, uint32_t i, const clv_objective *o);
 
 /* ---- commands ---------------------------------------------------------------------------------------------------- */
 
+typedef struct model model;
+
 typedef struct command {
 	const char *name;
 	const char *alias;       /* another name that is understood but not listed; NULL: none */
@@ -314,13 +311,21 @@ typedef struct command {
 	const column *columns; /* of its listing */
 	size_t request_size;
 	const void *initial;     /* NULL: zeros */
-	int (*run)(void *given); /* NULL: only cleave-torch can, or Python */
-	bool torch;              /* needs libtorch */
-	bool python;             /* needs Python */
-	bool hidden;             /* from lists; it still has help */
+	int (*run)(void *given); /* NULL: on_model, or only cleave-torch can, or Python */
+	/* Instead of run, with the model that the request names: opened and closed by the caller, --size and --batch resolved.
+	   check, unless NULL, comes before: EXIT_OK, or EXIT_USAGE with what is wrong said. */
+	int (*check)(void *given);
+	int (*on_model)(void *given, const model *m);
+	size_t path_at, opening_at, sizes_at; /* in the request; sizes_at 0: it has none */
+	bool artifact;                        /* the model has to be a .clv file */
+	bool torch;                           /* needs libtorch */
+	bool python;                          /* needs Python */
+	bool hidden;                          /* from lists; it still has help */
 } command;
 
 #define REQUEST(type) .request_size = sizeof(type)
+#define ON_MODEL(f) .on_model = f, .path_at = offsetof(request, path), .opening_at = offsetof(request, opening)
+#define ON_SIZED_MODEL(f) ON_MODEL(f), .sizes_at = offsetof(request, sizes)
 
 #ifdef CLEAVE_CLI_TORCH
 #define TORCH_RUN(f) (f)
@@ -437,14 +442,14 @@ typedef struct opening {
 		TRUST_OPTIONS(field)
 
 /* A plan's text or a .clv file, open. */
-typedef struct model {
+struct model {
 	const char *path;
 	const clv_plan *plan;   /* borrowed */
 	clv_artifact *artifact; /* NULL: the file is a plan's text */
 	clv_plan *own;          /* the plan, then */
 	void *bytes;            /* of standard input */
 	int64_t size;           /* of the file, in bytes */
-} model;
+};
 
 /* Opens a file, or standard input for "-"; says what went wrong and gives false. o NULL: the first plan. */
 bool model_open(const char *path, const opening *o, model *out);
@@ -457,7 +462,8 @@ bool model_open_read(const char *path, const opening *o, const char *text, size_
 /* As model_open, and says so where it is no .clv file: a command that needs weights has no use for a plan's text. */
 bool model_open_artifact(const char *path, const opening *o, model *out);
 void model_close(model *m);
-int64_t tensor_bytes(const clv_artifact *a); /* what lies on the same memory counts once */
+int64_t tensor_bytes(const clv_artifact *a);                 /* what lies on the same memory counts once */
+bool is_traced(const clv_artifact *a, uint32_t plan_number); /* parts of the plan were compiled, or were to be */
 
 /* Puts --batch to the symbol that it means: the one the file names, B, or the only one. Says what is wrong and gives false
    where there is none. */
@@ -470,6 +476,8 @@ bool put_text(char *text);
 bool check_output(const char *output, const char *input); /* one is not the other, or says so; NULL: not given */
 bool check_output_as(const char *name /* "--html" */, const char *output, const char *input);
 bool save_text(const char *path, char *text); /* into a file, or as put_text for "-"; frees; says what went wrong */
+/* The exit code of saving a text that the library made with this status; `path` is the file that errors are about. */
+int save_result(clv_status st, char *text, const char *output, const char *path);
 
 /* Prints s with nothing in it that could steer the terminal: names come from files that anybody may have written. */
 void put_plain(FILE *to, const char *s);

@@ -1,4 +1,4 @@
-/* `cleave completion`: scripts that let a shell complete commands, options, words and files, from the tables. */
+/* `cleave completion`: shell scripts that complete commands, options, words and files. */
 #include <string.h>
 
 #include "cli.h"
@@ -60,7 +60,7 @@ static void each_command(void (*f)(const command *c))
 			f(*c);
 }
 
-static void put_name(const command *c)
+static void put_completion_name(const command *c)
 {
 	printf("%s ", c->name);
 }
@@ -122,11 +122,11 @@ static void write_bash(void)
 	      stdout);
 	each_command(bash_command);
 	fputs("\thelp) words='", stdout);
-	each_command(put_name);
+	each_command(put_completion_name);
 	fputs("' ;;\n\t'')\n\t\tcase $prev in\n", stdout);
 	each_option(NULL, bash_value);
 	fputs("\t\tesac\n\t\twords='", stdout);
-	each_command(put_name);
+	each_command(put_completion_name);
 	fputs("help '\n\t\toptions='", stdout);
 	each_option(NULL, bash_name);
 	fputs("'\n\t\t;;\n\tesac\n}\n\n"
@@ -181,7 +181,6 @@ static void zsh_text(const char *s)
 
 static void zsh_action(const command *c, const option *o)
 {
-	printf(":%s:", o->metavar);
 	if (offer_of(o) == OFFER_FILES) {
 		fputs("_files", stdout);
 	} else if (offer_of(o) != OFFER_NOTHING) {
@@ -209,8 +208,10 @@ static void zsh_spec(const command *c, const option *o, bool as_letter)
 		printf("--%s%s[", o->name, takes_value(o) ? "=" : "");
 	zsh_text(o->help);
 	putchar(']');
-	for (uint32_t i = 0; takes_value(o) && i < (o->takes ? o->takes : 1); i++)
+	for (uint32_t i = 0; takes_value(o) && i < (o->takes ? o->takes : 1); i++) {
+		printf(":%s:", o->metavar);
 		zsh_action(c, o);
+	}
 	fputs("' \\\n", stdout);
 }
 
@@ -225,13 +226,7 @@ static void zsh_arguments(const command *c)
 {
 	for (const option *o = c->arguments; o && o->type; o++) {
 		printf("\t\t\t'%s:%s:", is_repeatable(o) ? "*" : "", o->name);
-		if (offer_of(o) == OFFER_FILES) {
-			fputs("_files", stdout);
-		} else {
-			putchar('(');
-			put_words(c, o);
-			putchar(')');
-		}
+		zsh_action(c, o);
 		fputs("' \\\n", stdout);
 	}
 }
@@ -357,7 +352,7 @@ static void write_fish(void)
 	fputs("complete -c cleave -n __fish_use_subcommand -a help -d 'show help'\n"
 	      "complete -c cleave -n '__fish_seen_subcommand_from help' -a '",
 	      stdout);
-	each_command(put_name);
+	each_command(put_completion_name);
 	puts("'");
 }
 

@@ -12,7 +12,7 @@ typedef struct request {
 	opening opening;
 } request;
 
-static clv_status compare(const model *a, const model *b, const clv_diff_options *o, char **text, bool *differ)
+static clv_status compare_models(const model *a, const model *b, const clv_diff_options *o, char **text, bool *differ)
 {
 	if (a->artifact && b->artifact)
 		return clv_artifact_diff(a->artifact, b->artifact, o, text, differ);
@@ -53,7 +53,7 @@ static int answer(const request *r, char *text, bool differ)
 	return differ ? EXIT_DIFFER : EXIT_OK;
 }
 
-static clv_diff_options read_options(const request *r)
+static clv_diff_options diff_options(const request *r)
 {
 	clv_diff_options o = CLV_DIFF_OPTIONS_INIT;
 	int64_t limit = r->limit >= 0 ? r->limit : r->json ? 0 : PAGE_LIMIT;
@@ -68,13 +68,13 @@ static clv_diff_options read_options(const request *r)
 static int run_diff(void *given)
 {
 	const request *r = given;
-	clv_diff_options o = read_options(r);
+	clv_diff_options o = diff_options(r);
 	model a = {0}, b = {0};
 	char *text = NULL;
 	bool differ = false;
 	int code = EXIT_TROUBLE;
 	if (model_open(r->before, &r->opening, &a) && model_open(r->after, &r->opening, &b)) {
-		if (compare(&a, &b, &o, &text, &differ) == CLV_OK)
+		if (compare_models(&a, &b, &o, &text, &differ) == CLV_OK)
 			code = answer(r, text, differ);
 		else
 			complain("%s", clv_last_error());

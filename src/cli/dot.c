@@ -47,30 +47,24 @@ static clv_status draw(const request *r, const clv_plan *p, uint32_t depth, char
 	return st == CLV_OK ? clv_plan_dot(p, &o, out) : st;
 }
 
-static int run_dot(void *given)
+static int check_dot(void *given)
 {
-	request *r = given;
+	const request *r = given;
 	uint32_t depth;
-	char *text = NULL;
-	if (!read_depth(r->depth, &depth) || !check_output(r->output, r->path))
-		return EXIT_USAGE;
-	model m;
-	if (!model_open(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	bool sized = sizes_resolve(&r->sizes, &m);
-	clv_status st = sized ? draw(r, m.plan, depth, &text) : CLV_OK;
-	model_close(&m);
-	if (!sized)
-		return EXIT_FAILED;
-	if (st != CLV_OK)
-		return fail_with(r->path);
-	return save_text(r->output, text) ? EXIT_OK : EXIT_FAILED;
+	return read_depth(r->depth, &depth) && check_output(r->output, r->path) ? EXIT_OK : EXIT_USAGE;
 }
 
-static const option arguments[] = {
-	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
-	OPTION_END,
-};
+static int draw_dot(void *given, const model *m)
+{
+	const request *r = given;
+	char *text = NULL;
+	uint32_t depth = 0;
+	read_depth(r->depth, &depth);
+	clv_status st = draw(r, m->plan, depth, &text);
+	return save_result(st, text, r->output, r->path);
+}
+
+static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_TEXT("boundary", 'b', "WHERE", boundary, "mark a cut: auto, after:NAME of a node or module, 50%"),
@@ -99,5 +93,6 @@ const command command_dot = {
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),
-	.run = run_dot,
+	.check = check_dot,
+	ON_SIZED_MODEL(draw_dot),
 };

@@ -1,4 +1,5 @@
-/* Numbers in and out of the elements of tensors. Half precision is taken apart by hand: compilers differ in having it. */
+/* Reads and writes single elements of tensors as numbers.
+ * Half precision is taken apart by hand: compilers differ in having it. */
 #include "element.h"
 
 #include <math.h>
@@ -72,7 +73,7 @@ static double from_half(uint16_t h)
 
 /* ---- elements ------------------------------------------------------------------------------------------------------ */
 
-static void put_float(const element *e, void *to, double v)
+static void put_float_bits(const element *e, void *to, double v)
 {
 	float f = (float)v;
 	if (e->bytes == 8) {
@@ -85,7 +86,7 @@ static void put_float(const element *e, void *to, double v)
 	}
 }
 
-static double get_float(const element *e, const void *from)
+static double get_float_bits(const element *e, const void *from)
 {
 	double v;
 	float f;
@@ -127,10 +128,10 @@ static const element *part_of(const element *e)
 void element_put(const element *e, void *to, double v)
 {
 	if (e->kind == ELEMENT_FLOAT) {
-		put_float(e, to, v);
+		put_float_bits(e, to, v);
 	} else if (e->kind == ELEMENT_COMPLEX) {
-		put_float(part_of(e), to, v);
-		put_float(part_of(e), (char *)to + e->bytes / 2, 0);
+		put_float_bits(part_of(e), to, v);
+		put_float_bits(part_of(e), (char *)to + e->bytes / 2, 0);
 	} else {
 		uint64_t bits = v < 0 ? (uint64_t)(int64_t)v : (uint64_t)v;
 		for (uint32_t i = 0; i < e->bytes; i++)
@@ -141,8 +142,8 @@ void element_put(const element *e, void *to, double v)
 double element_get(const element *e, const void *from)
 {
 	switch (e->kind) {
-	case ELEMENT_FLOAT: return get_float(e, from);
-	case ELEMENT_COMPLEX: return get_float(part_of(e), from);
+	case ELEMENT_FLOAT: return get_float_bits(e, from);
+	case ELEMENT_COMPLEX: return get_float_bits(part_of(e), from);
 	case ELEMENT_INT: return (double)get_int(e, from);
 	default: return (double)get_bits(e, from);
 	}
@@ -153,10 +154,10 @@ const char *element_text(const element *e, const void *from, char out[ELEMENT_TE
 	int digits = e->bytes == 8 || e->bytes == 16 ? 17 : e->bytes == 4 ? 9 : 5;
 	switch (e->kind) {
 	case ELEMENT_BOOL: return *(const uint8_t *)from ? "true" : "false";
-	case ELEMENT_FLOAT: snprintf(out, ELEMENT_TEXT, "%.*g", digits, get_float(e, from)); break;
+	case ELEMENT_FLOAT: snprintf(out, ELEMENT_TEXT, "%.*g", digits, get_float_bits(e, from)); break;
 	case ELEMENT_COMPLEX:
-		snprintf(out, ELEMENT_TEXT, "%.9g%+.9gj", get_float(part_of(e), from),
-		         get_float(part_of(e), (const char *)from + e->bytes / 2));
+		snprintf(out, ELEMENT_TEXT, "%.9g%+.9gj", get_float_bits(part_of(e), from),
+		         get_float_bits(part_of(e), (const char *)from + e->bytes / 2));
 		break;
 	case ELEMENT_INT: snprintf(out, ELEMENT_TEXT, "%lld", (long long)get_int(e, from)); break;
 	default: snprintf(out, ELEMENT_TEXT, "%llu", (unsigned long long)get_bits(e, from)); break;

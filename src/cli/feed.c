@@ -1,5 +1,6 @@
-/* Inputs for models. A file is held against what the model takes before anything runs, so that the message names the file
- * and the input. Random numbers depend on the seed and the place alone: the same on every machine. */
+/* Makes inputs for models, from files or random numbers.
+ * A file is held against what the model takes before anything runs, so that the message names the file and the input.
+ * Random numbers depend on the seed and the place alone: the same on every machine. */
 #include "feed.h"
 
 #ifdef CLEAVE_CLI_TORCH
@@ -437,7 +438,7 @@ static double next_number(const feeder *e, const element *x, uint64_t *state)
 	return e->lo + (double)(next_random(state) % count);
 }
 
-static void fill(const feeder *e, uint32_t i, const element *x, char *data, uint64_t count)
+static void fill_elements(const feeder *e, uint32_t i, const element *x, char *data, uint64_t count)
 {
 	const char *what = e->sources[i].what;
 	uint64_t state = (uint64_t)e->f->seed * 0x2545F4914F6CDD1Du + i;
@@ -483,7 +484,7 @@ typedef struct layout {
 
 /* Elements in row-major order to where strides say; with `check` nothing is written, and false is for one that is not
    there: another, at the same place, has overwritten it. */
-static bool lay_out(const layout *l, const char *from, char *to, bool check)
+static bool lay_out_inputs(const layout *l, const char *from, char *to, bool check)
 {
 	int64_t *index = grab((l->ndim + 1) * sizeof *index), at = 0;
 	bool same = true;
@@ -517,7 +518,7 @@ static bool is_dense(uint32_t ndim, const int64_t *shape, const int64_t *strides
 }
 
 /* Elements from the first to the last of one that has some. Strides come from a file that anybody may have written. */
-static bool measure(const layout *l, uint64_t *extent)
+static bool input_size(const layout *l, uint64_t *extent)
 {
 	*extent = 1;
 	for (uint32_t d = 0; d < l->ndim; d++) {
@@ -533,15 +534,15 @@ static bool measure(const layout *l, uint64_t *extent)
 static bool make_strided(const clv_port *p, const char *data, const layout *l, clv_tensor **out)
 {
 	uint64_t extent;
-	bool bounded = measure(l, &extent);
+	bool bounded = input_size(l, &extent);
 	char *memory = bounded ? aligned_alloc(64, (extent * l->item + 64) / 64 * 64) : NULL;
 	if (!memory) {
 		complain("input %s: %s", p->name, bounded ? "out of memory" : "its strides are no layout of memory");
 		return false;
 	}
 	memset(memory, 0, extent * l->item);
-	lay_out(l, data, memory, false);
-	bool fit = lay_out(l, data, memory, true);
+	lay_out_inputs(l, data, memory, false);
+	bool fit = lay_out_inputs(l, data, memory, true);
 	if (!fit)
 		complain("input %s was captured with elements that share memory, and here they differ", p->name);
 	else if (clv_tensor_wrap(memory, p->dtype, l->ndim, l->shape, l->strides, free, memory, out) == CLV_OK)
@@ -646,7 +647,7 @@ static bool make_input(const feeder *e, uint32_t i, int64_t *shape, int64_t *str
 	if (!can_fill(e, i, x))
 		return false;
 	char *data = grab(l.count * l.item);
-	fill(e, i, x, data, l.count);
+	fill_elements(e, i, x, data, l.count);
 	bool ok = make_tensor(e, i, data, &l, out);
 	free(data);
 	return ok;
@@ -687,7 +688,7 @@ static bool has_symbol(const clv_artifact *a, const char *name)
 	return false;
 }
 
-static bool check_sizes(const model *m, const feeding *f, const sizes *given)
+static bool check_given_sizes(const model *m, const feeding *f, const sizes *given)
 {
 	uint32_t plans = clv_artifact_plan_count(m->artifact);
 	if (f->plan >= plans) {
@@ -714,7 +715,7 @@ bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const siz
 	for (uint32_t i = 0; i < given->n; i++)
 		sizes_add(&out->sizes, given->symbols[i], given->values[i]);
 	bool ok = read_range(f->int_range, &e.lo, &e.hi); /* feeding_check() said so already */
-	ok = ok && check_sizes(m, f, given);
+	ok = ok && check_given_sizes(m, f, given);
 	for (uint32_t i = 0; i < n; i++) {
 		e.ports[i].size = sizeof *e.ports;
 		ok = ok && clv_runtime_input(r, i, &e.ports[i]) == CLV_OK;

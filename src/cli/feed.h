@@ -1,4 +1,5 @@
-/* Inputs of a model, from what a user says: files, or numbers that are made up. For commands that run models. */
+/* Inputs of a model from files or random numbers, for commands that run models.
+ * For commands that run models. */
 #ifndef CLI_FEED_H
 #define CLI_FEED_H
 

@@ -1,4 +1,4 @@
-/* Reading plans and models and writing text for the commands, with messages a person can act on. */
+/* Reads plans and models and writes text, with messages that a person can act on. */
 #define _GNU_SOURCE /* memmem */
 #include <errno.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ char *grab_text(const char *s, size_t n)
 enum { TEXT_MAX = 1 << 30 };
 
 /* The rest of f; NULL with errno set. Caller frees. */
-static char *read_all(FILE *f, size_t *n)
+static char *read_stream(FILE *f, size_t *n)
 {
 	size_t cap = 1 << 16;
 	char *text = malloc(cap);
@@ -62,14 +62,14 @@ static char *read_all(FILE *f, size_t *n)
 	return text;
 }
 
-static char *read_file(const char *path, size_t *n)
+static char *read_path(const char *path, size_t *n)
 {
 	if (strcmp(path, "-") == 0)
-		return read_all(stdin, n);
+		return read_stream(stdin, n);
 	FILE *f = fopen(path, "rb");
 	if (!f)
 		return NULL;
-	char *text = read_all(f, n);
+	char *text = read_stream(f, n);
 	int error = errno;
 	fclose(f);
 	errno = error;
@@ -137,7 +137,7 @@ bool complain_artifact(const char *path, clv_status st)
 		complain("%s", why);
 	else
 		complain("%s: %s", name_of(path), why);
-	if (st == CLV_E_UNSUPPORTED && strstr(why, "allows it by name"))
+	if (st == CLV_E_UNSUPPORTED && strstr(why, "allow it by name"))
 		hint("--allow-operator NAME lets it through, for a file that you trust");
 	return false;
 }
@@ -185,7 +185,7 @@ static bool open_text(model *m, const opening *o, const char *text, size_t n)
 
 char *load_text(const char *path, size_t *n)
 {
-	char *text = read_file(path, n);
+	char *text = read_path(path, n);
 	if (!text)
 		complain_read(path);
 	return text;
@@ -353,4 +353,18 @@ bool save_text(const char *path, char *text)
 		complain("%s: cannot be written: %s", path, strerror(errno));
 	clv_string_free(text);
 	return ok;
+}
+
+int save_result(clv_status st, char *text, const char *output, const char *path)
+{
+	if (st != CLV_OK)
+		return fail_with(path);
+	return save_text(output, text) ? EXIT_OK : EXIT_FAILED;
+}
+
+bool is_traced(const clv_artifact *a, uint32_t plan_number)
+{
+	uint32_t node;
+	const char *reason;
+	return clv_artifact_segment_count(a, plan_number) || clv_artifact_fallback(a, plan_number, 0, &node, &reason);
 }

@@ -1,4 +1,4 @@
-/* --help, from the tables of the commands. */
+/* Prints --help from the tables of the commands. */
 #include <string.h>
 
 #include "cli.h"

@@ -12,7 +12,7 @@ typedef struct request {
 
 /* The frontier that `cleave candidates` marks. A plan that has none to take still has a page; one that was named must be
    there. */
-static bool choose(const request *r, const clv_plan *p, uint32_t *out)
+static bool choose_frontier(const request *r, const clv_plan *p, uint32_t *out)
 {
 	clv_sizes o = sizes_given(&r->sizes);
 	clv_frontiers *f = NULL;
@@ -28,43 +28,32 @@ static bool choose(const request *r, const clv_plan *p, uint32_t *out)
 	return st == CLV_OK;
 }
 
-static int write_page(const request *r, const model *m)
+static int write_report(void *given, const model *m)
 {
+	const request *r = given;
 	clv_html_options o = CLV_HTML_OPTIONS_INIT;
 	clv_report_options report = CLV_REPORT_OPTIONS_INIT;
-	char *page;
+	char *page = NULL;
 	o.title = r->title;
 	o.sizes = sizes_given(&r->sizes);
 	o.bandwidth_bytes_per_s = r->bandwidth;
 	o.prefix_flops_per_s = r->prefix_speed;
 	o.suffix_flops_per_s = r->suffix_speed;
 	report.plan = (uint32_t)r->opening.plan;
-	if (!choose(r, m->plan, &o.frontier))
+	if (!choose_frontier(r, m->plan, &o.frontier))
 		return EXIT_FAILED;
 	clv_status st =
 		m->artifact ? clv_artifact_html(m->artifact, &report, &o, &page) : clv_plan_html(m->plan, &o, &page);
-	if (st != CLV_OK)
-		return fail_with(r->path);
-	return save_text(r->output, page) ? EXIT_OK : EXIT_FAILED;
+	return save_result(st, page, r->output, r->path);
 }
 
-static int run_html(void *given)
+static int check_html(void *given)
 {
-	request *r = given;
-	model m;
-	if (!check_output(r->output, r->path))
-		return EXIT_USAGE;
-	if (!model_open(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, &m) ? write_page(r, &m) : EXIT_FAILED;
-	model_close(&m);
-	return code;
+	const request *r = given;
+	return check_output(r->output, r->path) ? EXIT_OK : EXIT_USAGE;
 }
 
-static const option arguments[] = {
-	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
-	OPTION_END,
-};
+static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_FILE("output", 'o', "FILE", output, "write the page here; - is standard output", .preset = "report.html"),
@@ -96,5 +85,6 @@ const command command_html = {
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),
-	.run = run_html,
+	.check = check_html,
+	ON_SIZED_MODEL(write_report),
 };

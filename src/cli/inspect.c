@@ -12,13 +12,6 @@ typedef struct request {
 	opening opening;
 } request;
 
-static bool is_traced(const clv_artifact *a, uint32_t plan_number)
-{
-	uint32_t node;
-	const char *reason;
-	return clv_artifact_segment_count(a, plan_number) || clv_artifact_fallback(a, plan_number, 0, &node, &reason);
-}
-
 /* ---- the file ------------------------------------------------------------------------------------------------------ */
 
 static void print_plan_line(const clv_artifact *a, uint32_t i)
@@ -109,7 +102,7 @@ static void print_file(const model *m, uint32_t plan_number)
 	putchar('\n');
 }
 
-static void put_notes(const char *title, const clv_artifact *a, uint32_t plan_number, uint32_t i, bool needs)
+static void json_notes(const char *title, const clv_artifact *a, uint32_t plan_number, uint32_t i, bool needs)
 {
 	const char *key, *text;
 	put_json_open(title, '{');
@@ -134,8 +127,8 @@ static void put_segments(const clv_artifact *a, uint32_t plan_number)
 		put_json_int("first", info.first);
 		put_json_int("end", info.end);
 		put_json_int("bytes", info.bytes);
-		put_notes("needs", a, plan_number, i, true);
-		put_notes("facts", a, plan_number, i, false);
+		json_notes("needs", a, plan_number, i, true);
+		json_notes("facts", a, plan_number, i, false);
 		put_json_close();
 	}
 	put_json_close();
@@ -149,7 +142,7 @@ static void put_segments(const clv_artifact *a, uint32_t plan_number)
 	put_json_close();
 }
 
-static void put_plan(const clv_artifact *a, uint32_t i)
+static void json_plan(const clv_artifact *a, uint32_t i)
 {
 	clv_plan_info info = {.size = sizeof info};
 	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
@@ -194,7 +187,7 @@ static void put_file(const model *m)
 	put_json_close();
 	put_json_open("plans", '[');
 	for (uint32_t i = 0; i < clv_artifact_plan_count(a); i++)
-		put_plan(a, i);
+		json_plan(a, i);
 	put_json_close();
 	put_json_close();
 }
@@ -233,7 +226,7 @@ static int show_json(const model *m, char *report, char *text)
 	return written() ? EXIT_OK : EXIT_FAILED;
 }
 
-static int show(const request *r, const model *m, char *report, char *text)
+static int show_inspection(const request *r, const model *m, char *report, char *text)
 {
 	if (m->artifact && r->json)
 		return show_json(m, report, text);
@@ -262,7 +255,7 @@ static int show_page(const request *r, const model *m, double *covered)
 		clv_string_free(text);
 		return EXIT_FAILED;
 	}
-	return show(r, m, report, text);
+	return show_inspection(r, m, report, text);
 }
 
 static int inspect(request *r, double *covered)
@@ -307,10 +300,7 @@ static int run_inspect(void *given)
 	return code == EXIT_OK ? check_covered(r, least, covered) : EXIT_TROUBLE;
 }
 
-static const option arguments[] = {
-	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
-	OPTION_END,
-};
+static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "a JSON object instead of a page"),

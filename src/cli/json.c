@@ -1,4 +1,5 @@
-/* JSON on standard output, one member to a line. What is open is a stack of closing brackets; commands nest little. */
+/* Prints JSON on standard output, one member to a line.
+ * What is open is a stack of closing brackets; commands nest little. */
 #include <math.h>
 #include <string.h>
 

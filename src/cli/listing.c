@@ -1,4 +1,4 @@
-/* Tables: rows of typed cells, which are sorted, filtered and shown to people or as JSON from the same data. */
+/* Tables: typed rows that are sorted, filtered and printed as text or JSON. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +111,7 @@ bool listing_read_sort(const column *columns, const char *text, listing_view *v)
 	return find_column(columns, text, n, &v->sort);
 }
 
-static bool is_one_of(const char *op, const char *const *ops)
+static bool is_column_op(const char *op, const char *const *ops)
 {
 	for (; *ops; ops++)
 		if (!strcmp(op, *ops))
@@ -125,8 +125,8 @@ static bool read_operand(column_type type, filter *f)
 	static const char *const of_texts[] = {"=", "!=", "~", "!~", NULL};
 	static const char *const of_numbers[] = {"<", "<=", ">", ">=", "=", "!=", NULL};
 	if (type == COLUMN_TEXT)
-		return is_one_of(f->op, of_texts);
-	if (!is_one_of(f->op, of_numbers))
+		return is_column_op(f->op, of_texts);
+	if (!is_column_op(f->op, of_numbers))
 		return false;
 	if (type != COLUMN_BOOL)
 		return read_number(f->text, &f->number);
@@ -239,7 +239,7 @@ static uint32_t select_rows(listing *t)
 
 enum { CELL_TEXT = 80 };
 
-static bool is_whole(column_type type)
+static bool is_integer_column(column_type type)
 {
 	return type == COLUMN_INT || type == COLUMN_BYTES || type == COLUMN_HUMAN || type == COLUMN_COUNT;
 }
@@ -248,7 +248,7 @@ static bool is_whole(column_type type)
 static const char *cell_text(column_type type, const cell *c, char space[CELL_TEXT])
 {
 	bool unknown = c->n == INT64_MAX;
-	if (is_whole(type) && c->n == INT64_MIN)
+	if (is_integer_column(type) && c->n == INT64_MIN)
 		return "";
 	switch (type) {
 	case COLUMN_TEXT: return c->s ? c->s : "";
@@ -313,7 +313,7 @@ static void widen(size_t *width, const char *text)
 }
 
 /* Widths of the columns; 0 for those that are not shown: without a title, and texts that are empty in all rows. */
-static size_t *measure(const listing *t, uint32_t n)
+static size_t *measure_columns(const listing *t, uint32_t n)
 {
 	char space[CELL_TEXT];
 	size_t *widths = grab((t->ncolumns + 1) * sizeof *widths);
@@ -357,7 +357,7 @@ static void show_for_people(const listing *t, uint32_t n)
 {
 	size_t pending = 0;
 	bool marks = has_marks(t, n);
-	size_t *widths = measure(t, n);
+	size_t *widths = measure_columns(t, n);
 	printf("%s%s", paint(stdout, STYLE_BOLD), marks ? "  " : "");
 	for (uint32_t i = 0; i < t->ncolumns; i++)
 		if (widths[i])

@@ -61,6 +61,22 @@ static int show_help(const command *c)
 	return written() ? EXIT_OK : EXIT_FAILED;
 }
 
+static int run_on_model(const command *c, void *given)
+{
+	char *at = given;
+	model m;
+	int code = c->check ? c->check(given) : EXIT_OK;
+	if (code != EXIT_OK)
+		return code;
+	if (!(c->artifact ? model_open_artifact : model_open)(*(const char **)(at + c->path_at),
+	                                                      (const opening *)(at + c->opening_at), &m))
+		return EXIT_FAILED;
+	bool sized = !c->sizes_at || sizes_resolve((sizes *)(at + c->sizes_at), &m);
+	code = sized ? c->on_model(given, &m) : EXIT_FAILED;
+	model_close(&m);
+	return code;
+}
+
 static int run_request(const command *c, void *given, char **program_argv)
 {
 	if (global.help)
@@ -69,6 +85,8 @@ static int run_request(const command *c, void *given, char **program_argv)
 		return show_version();
 	if (c->python)
 		return run_with_python(program_argv);
+	if (c->on_model)
+		return run_on_model(c, given);
 	return c->run ? c->run(given) : run_with_torch(c, program_argv);
 }
 

@@ -203,7 +203,7 @@ static void write_main(FILE *to)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static bool write_page(const char *directory, const command *c)
+static bool write_man_page(const char *directory, const command *c)
 {
 	size_t size = strlen(directory) + 80;
 	char *path = grab(size);
@@ -228,10 +228,10 @@ static bool write_pages(const char *directory)
 		complain("%s: cannot be made: %s", directory, strerror(errno));
 		return false;
 	}
-	bool ok = write_page(directory, NULL);
+	bool ok = write_man_page(directory, NULL);
 	for (const command *const *c = commands; ok && *c; c++)
 		if (!(*c)->hidden)
-			ok = write_page(directory, *c);
+			ok = write_man_page(directory, *c);
 	return ok;
 }
 

@@ -1,5 +1,5 @@
-/* Arguments of a command into its request, by the tables of the command. Every complaint is followed by the hint where
- * to read more, once, in parse_request. */
+/* Parses the arguments of a command into its request, by the tables of the command.
+ * Every complaint is followed by the hint where to read more, once, in parse_request. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -97,7 +97,7 @@ static bool read_speed(const char *text, double *out)
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static bool is_word(const option *o, const char *text)
+static bool is_option_word(const option *o, const char *text)
 {
 	const char *at;
 	uint32_t n;
@@ -129,7 +129,7 @@ static bool read_value(const command *c, const option *o, const char *text, void
 {
 	switch (o->type) {
 	case TYPE_FLAG: *(bool *)at = true; return true;
-	case TYPE_WORD: *(const char **)at = text; return is_word(o, text);
+	case TYPE_WORD: *(const char **)at = text; return is_option_word(o, text);
 	case TYPE_TEXT:
 	case TYPE_FILE: *(const char **)at = text; return true;
 	case TYPE_TEXTS:
@@ -420,7 +420,7 @@ static unsigned smaller(unsigned a, unsigned b)
 }
 
 /* Letters to change, add or remove to get from one name to the other. */
-static unsigned distance(const char *a, const char *b)
+static unsigned word_distance(const char *a, const char *b)
 {
 	size_t n = strlen(b);
 	unsigned *row = grab((n + 1) * sizeof *row);
@@ -446,7 +446,7 @@ const char *nearest(const char *want, const char *const *names, uint32_t n)
 	unsigned least = (unsigned)strlen(want) / 3 + 1; /* farther is no slip of the finger */
 	for (uint32_t i = 0; i < n; i++) {
 		bool starts = strlen(want) >= 3 && !strncmp(names[i], want, strlen(want));
-		unsigned d = starts ? 0 : distance(want, names[i]);
+		unsigned d = starts ? 0 : word_distance(want, names[i]);
 		if (d > least || (best && d == least))
 			continue;
 		best = names[i];

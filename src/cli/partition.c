@@ -79,7 +79,7 @@ static bool check_count(const char *name, int64_t n)
 }
 
 /* Arrays of the options are the caller's to free. */
-static bool read_options(const request *r, clv_partition_options *o, double **speeds, int64_t **limits)
+static bool partition_options(const request *r, clv_partition_options *o, double **speeds, int64_t **limits)
 {
 	if (!check_count("parts", r->parts) || !check_count("microbatches", r->microbatches) ||
 	    !check_count("max-stages", r->max_stages))
@@ -198,7 +198,7 @@ static int save_html(const request *r, const clv_plan *plan, const clv_partition
 	clv_pipe_stage *stages = grab(n * sizeof *stages);
 	const clv_pipe_stage **each = grab(n * sizeof *each);
 	clv_pipe_quality quality = {.size = sizeof quality};
-	char *page;
+	char *page = NULL;
 	clv_status st = clv_partition_quality(p, &quality);
 	for (uint32_t i = 0; st == CLV_OK && i < n; i++) {
 		each[i] = &stages[i];
@@ -214,9 +214,7 @@ static int save_html(const request *r, const clv_plan *plan, const clv_partition
 		st = clv_plan_html(plan, &o, &page);
 	free(stages);
 	free(each);
-	if (st != CLV_OK)
-		return fail_with(r->path);
-	return save_text(r->html, page) ? EXIT_OK : EXIT_FAILED;
+	return save_result(st, page, r->html, r->path);
 }
 
 /* Names of devices, which the list has with commas between; false with what is wrong said. */
@@ -238,7 +236,7 @@ static bool split_names(char *list, const char **names, uint32_t k)
 static int write_source(const request *r, const model *m, const clv_partition *p, const char *const *devices)
 {
 	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
-	char *text;
+	char *text = NULL;
 	const clv_plan *plan = clv_partition_plan(p, &o.ends);
 	o.nstages = clv_partition_stage_count(p);
 	o.devices = devices;
@@ -247,9 +245,8 @@ static int write_source(const request *r, const model *m, const clv_partition *p
 	o.basic_blocks = r->whole.at;
 	o.nbasic_blocks = r->whole.n;
 	o.depth = (uint32_t)r->depth;
-	if (clv_plan_stages_source(plan, &o, &text) != CLV_OK)
-		return fail_with(r->path);
-	return save_text(r->source, text) ? EXIT_OK : EXIT_FAILED;
+	clv_status st = clv_plan_stages_source(plan, &o, &text);
+	return save_result(st, text, r->source, r->path);
 }
 
 static int save_source(const request *r, const model *m, const clv_partition *p)
@@ -272,32 +269,29 @@ static int save_source(const request *r, const model *m, const clv_partition *p)
 
 static int save_graph(const request *r, const clv_partition *p)
 {
-	char *text;
-	if (clv_partition_graph_json(p, &text) != CLV_OK)
-		return fail_with(r->path);
-	return save_text(r->graph, text) ? EXIT_OK : EXIT_FAILED;
+	char *text = NULL;
+	clv_status st = clv_partition_graph_json(p, &text);
+	return save_result(st, text, r->graph, r->path);
 }
 
-static int show(const request *r, const clv_partition *p)
+static int show_partition(const request *r, const clv_partition *p)
 {
-	char *text;
+	char *text = NULL;
 	clv_status st = r->json       ? clv_partition_json(p, &text)
 	                : r->timeline ? clv_partition_timeline(p, &text)
 	                              : clv_partition_table(p, &text);
-	if (st != CLV_OK)
-		return fail_with(r->path);
-	return save_text(r->output, text) ? EXIT_OK : EXIT_FAILED;
+	return save_result(st, text, r->output, r->path);
 }
 
 /* The table comes last: where something else fails there is no result. */
-static int write_all(const request *r, const model *m /* NULL: of a graph */, const clv_partition *p)
+static int write_results(const request *r, const model *m /* NULL: of a graph */, const clv_partition *p)
 {
 	int code = r->graph ? save_graph(r, p) : EXIT_OK;
 	if (m && r->html && code == EXIT_OK)
 		code = save_html(r, m->plan, p);
 	if (m && r->source && code == EXIT_OK)
 		code = save_source(r, m, p);
-	return code == EXIT_OK ? show(r, p) : code;
+	return code == EXIT_OK ? show_partition(r, p) : code;
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------------ */
@@ -307,7 +301,7 @@ static int run_on_plan(request *r, const model *m, const clv_partition_options *
 	clv_partition *p = NULL;
 	int code = partition_plan(r, m, o, &p);
 	if (code == EXIT_OK)
-		code = write_all(r, m, p);
+		code = write_results(r, m, p);
 	clv_partition_free(p);
 	return code;
 }
@@ -317,7 +311,7 @@ static int run_on_graph(const request *r, const char *text, size_t n, const clv_
 	clv_partition *p = NULL;
 	int code = partition_graph(r, text, n, o, &p);
 	if (code == EXIT_OK)
-		code = write_all(r, NULL, p);
+		code = write_results(r, NULL, p);
 	clv_partition_free(p);
 	return code;
 }
@@ -344,7 +338,7 @@ static int run_on_file(request *r, const clv_partition_options *o)
 }
 
 /* No output is the input, or another output. */
-static bool check_outputs(const request *r)
+static bool check_output_files(const request *r)
 {
 	const struct {
 		const char *name, *path;
@@ -363,7 +357,7 @@ static bool check_outputs(const request *r)
 	return true;
 }
 
-static bool check_request(const request *r)
+static bool check_partition(const request *r)
 {
 	if (r->json && r->timeline)
 		complain("--timeline is text, and --json is not: give one of them");
@@ -373,7 +367,7 @@ static bool check_request(const request *r)
 		complain(
 			"--profile says what blocks take, and --flops, --traffic and --launch estimate it: give one or the other");
 	else
-		return check_count("depth", r->depth) && check_outputs(r);
+		return check_count("depth", r->depth) && check_output_files(r);
 	return false;
 }
 
@@ -384,7 +378,7 @@ static int run_partition(void *given)
 	double *speeds = NULL;
 	int64_t *limits = NULL;
 	int code = EXIT_USAGE;
-	if (check_request(r) && read_options(r, &o, &speeds, &limits))
+	if (check_partition(r) && partition_options(r, &o, &speeds, &limits))
 		code = run_on_file(r, &o);
 	free(speeds);
 	free(limits);

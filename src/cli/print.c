@@ -6,24 +6,15 @@ typedef struct request {
 	opening opening;
 } request;
 
-static int run_print(void *given)
+static int print_plan(void *given, const model *m)
 {
 	const request *r = given;
-	char *text;
-	model m;
-	if (!model_open(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	clv_status st = clv_plan_print(m.plan, &text);
-	model_close(&m);
-	if (st != CLV_OK)
-		return fail_with(r->path);
-	return put_text(text) ? EXIT_OK : EXIT_FAILED;
+	char *text = NULL;
+	clv_status st = clv_plan_print(m->plan, &text);
+	return save_result(st, text, "-", r->path);
 }
 
-static const option arguments[] = {
-	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
-	OPTION_END,
-};
+static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPENING_OPTIONS(opening),
@@ -39,5 +30,5 @@ const command command_print = {
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),
-	.run = run_print,
+	ON_MODEL(print_plan),
 };

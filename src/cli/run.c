@@ -106,7 +106,7 @@ static summary summarize(const result *x)
 	return s;
 }
 
-static char *shape_text(const result *x)
+static char *result_shape(const result *x)
 {
 	char *text = grab(x->ndim * 21 + 3), *to = text;
 	*to++ = '[';
@@ -122,7 +122,7 @@ static void show_table(const results *r, const listing_view *v)
 	for (uint32_t i = 0; i < r->n; i++) {
 		const result *x = &r->at[i];
 		summary s = summarize(x);
-		char *shape = shape_text(x);
+		char *shape = result_shape(x);
 		bool lost = x->loss.bytes >= 0;
 		const cell cells[] = {{.s = x->name},
 		                      {.s = x->dtype},
@@ -228,7 +228,7 @@ static bool same_result(const result *x, const clv_arrays *expected, const char 
 	}
 	if (strcmp(want.dtype, x->dtype) != 0 || want.ndim != x->ndim ||
 	    (x->ndim && memcmp(want.shape, x->shape, x->ndim * sizeof *x->shape) != 0)) {
-		char *shape = shape_text(x);
+		char *shape = result_shape(x);
 		complain("%s is %s%s, in %s it is of another type or shape", x->name, x->dtype, shape, path);
 		free(shape);
 		return false;
@@ -362,7 +362,7 @@ static int run_on_boundary(const request *r, const clv_runtime *rt)
 }
 
 /* What is asked for fits the part that runs. */
-static bool check_request(const request *r, const model *m)
+static bool check_run(const request *r, const model *m)
 {
 	bool suffix = is_part(m, &r->loading, "suffix");
 	if (suffix && !r->boundary) {
@@ -380,9 +380,10 @@ static bool check_request(const request *r, const model *m)
 	return false;
 }
 
-static int run_model(request *r, const model *m)
+static int run_model(void *given, const model *m)
 {
-	if (!check_request(r, m) || !resolve_batch(m, &r->sizes))
+	request *r = given;
+	if (!check_run(r, m) || !resolve_batch(m, &r->sizes))
 		return EXIT_FAILED;
 	clv_runtime *rt = load_runtime(m, &r->loading);
 	if (!rt)
@@ -397,26 +398,17 @@ static int run_model(request *r, const model *m)
 }
 
 /* What can be said before the model is there. */
-static bool check_usage(const request *r)
-{
-	if (r->print && r->view.json)
-		complain("--print and --json do not go together: values are no part of the JSON");
-	return !(r->print && r->view.json) && check_output(r->output, r->path) && check_output(r->output, r->boundary) &&
-	       check_output(r->output, r->loading.weights);
-}
-
-static int run_run(void *given)
+static int check_usage(void *given)
 {
 	request *r = given;
-	model m;
-	if (!check_usage(r) || feeding_check(&r->feeding) != EXIT_OK)
-		return EXIT_USAGE;
 	r->opening.copy |= r->loading.sandbox;
-	if (!model_open_artifact(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	int code = run_model(r, &m);
-	model_close(&m);
-	return code;
+	if (r->print && r->view.json) {
+		complain("--print and --json do not go together: values are no part of the JSON");
+		return EXIT_USAGE;
+	}
+	bool apart = check_output(r->output, r->path) && check_output(r->output, r->boundary) &&
+	             check_output(r->output, r->loading.weights);
+	return apart ? feeding_check(&r->feeding) : EXIT_USAGE;
 }
 #endif
 
@@ -477,6 +469,8 @@ const command command_run = {
 	.options = options,
 	.columns = columns,
 	REQUEST(request),
-	.run = TORCH_RUN(run_run),
+	.check = TORCH_RUN(check_usage),
+	ON_MODEL(TORCH_RUN(run_model)),
+	.artifact = true,
 	.torch = true,
 };

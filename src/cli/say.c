@@ -1,4 +1,5 @@
-/* What a command tells a person: errors, hints, colours, units, progress. All but colours go to standard error. */
+/* Messages for people: errors, hints, colours, units, progress.
+ * All but colours go to standard error. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>

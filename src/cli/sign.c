@@ -1,4 +1,4 @@
-/* `cleave sign`: a model file with the signature of whoever vouches for it. */
+/* `cleave sign`: signs a model file. */
 #include <string.h>
 
 #include "cli.h"
@@ -17,7 +17,7 @@ static char *fingerprint_of(const char *key)
 	return text;
 }
 
-static int make_key(const char *path)
+static int create_key(const char *path)
 {
 	if (clv_key_new(path) != CLV_OK)
 		return fail_with(NULL);
@@ -66,7 +66,7 @@ static int run_sign(void *given)
 	const request *r = given;
 	int code = check(r);
 	if (code == EXIT_OK && r->new_key)
-		code = make_key(r->new_key);
+		code = create_key(r->new_key);
 	if (code == EXIT_OK && r->path)
 		code = sign(r, r->key ? r->key : r->new_key);
 	return written() ? code : EXIT_FAILED;

@@ -1,4 +1,4 @@
-/* --size and --batch: which symbol of a plan has which size. */
+/* Handles --size and --batch: which symbol of a plan has which size. */
 #include <stdlib.h>
 #include <string.h>
 

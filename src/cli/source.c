@@ -114,11 +114,9 @@ static clv_status view_source(const request *r, const clv_plan *p, char **text)
 	return clv_plan_source(p, &o, text);
 }
 
-static int run_source(void *given)
+static int check_source(void *given)
 {
 	const request *r = given;
-	char *text;
-	model m;
 	if (r->stages && !count_ends(r->stages)) {
 		complain("--stages takes positions of nodes with commas between, 10,20, and not \"%s\"", r->stages);
 		return EXIT_USAGE;
@@ -127,20 +125,19 @@ static int run_source(void *given)
 		complain("--stages writes all nodes in classes Stage0, Stage1, …, and goes without --first, --end and --class");
 		return EXIT_USAGE;
 	}
-	if (!model_open(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	say_which(&m, r->opening.plan);
-	clv_status st = r->stages ? stages_source(r, m.plan, &text) : view_source(r, m.plan, &text);
-	model_close(&m);
-	if (st != CLV_OK)
-		return fail_with(r->path);
-	return put_text(text) ? EXIT_OK : EXIT_FAILED;
+	return EXIT_OK;
 }
 
-static const option arguments[] = {
-	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
-	OPTION_END,
-};
+static int write_source(void *given, const model *m)
+{
+	const request *r = given;
+	char *text = NULL;
+	say_which(m, r->opening.plan);
+	clv_status st = r->stages ? stages_source(r, m->plan, &text) : view_source(r, m->plan, &text);
+	return save_result(st, text, "-", r->path);
+}
+
+static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_INT("first", 0, "M", first, "from node M on", .preset = "0"),
@@ -164,5 +161,6 @@ const command command_source = {
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),
-	.run = run_source,
+	.check = check_source,
+	ON_MODEL(write_source),
 };

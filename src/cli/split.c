@@ -118,8 +118,9 @@ static int show_written(const request *r, const model *m)
 
 /* ---- the command --------------------------------------------------------------------------------------------------- */
 
-static int split(const request *r, const model *m)
+static int split_model(void *given, const model *m)
 {
+	const request *r = given;
 	clv_split_options o = CLV_SPLIT_OPTIONS_INIT;
 	o.boundary = r->boundary;
 	o.objective = &r->objective;
@@ -132,22 +133,16 @@ static int split(const request *r, const model *m)
 	return EXIT_FAILED;
 }
 
-static int run_split(void *given)
+static int check_split(void *given)
 {
-	request *r = given;
-	model m;
+	const request *r = given;
 	if (r->outputs.n != 2) {
 		complain(r->outputs.n ? "split writes two files: -o is given more than once" : "split needs -o PREFIX SUFFIX");
 		hint("cleave split model.clv -b 50%% -o prefix.clv suffix.clv");
 		return EXIT_USAGE;
 	}
-	if (!check_output(r->outputs.at[0], r->path) || !check_output(r->outputs.at[1], r->path))
-		return EXIT_USAGE;
-	if (!model_open_artifact(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, &m) ? split(r, &m) : EXIT_FAILED;
-	model_close(&m);
-	return code;
+	bool apart = check_output(r->outputs.at[0], r->path) && check_output(r->outputs.at[1], r->path);
+	return apart ? EXIT_OK : EXIT_USAGE;
 }
 
 static const option arguments[] = {
@@ -187,5 +182,7 @@ const command command_split = {
 	.options = options,
 	REQUEST(request),
 	.initial = &initial,
-	.run = run_split,
+	.check = check_split,
+	ON_SIZED_MODEL(split_model),
+	.artifact = true,
 };

@@ -1,5 +1,6 @@
-/* Commands that run plans. `cleave` starts in milliseconds because it does not link torch; for these commands it
- * becomes `cleave-torch`, the same program with torch. */
+/* Starts cleave-torch for the commands that run plans.
+ * Commands that run plans. `cleave` starts in milliseconds because it does not link torch; for these commands it becomes
+ * `cleave-torch`, the same program with torch. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -29,7 +30,7 @@ char *program_at(const char *relative)
 	return NULL;
 }
 
-static char *find_program(void)
+static char *find_torch_program(void)
 {
 	const char *given = getenv("CLEAVE_TORCH_PROGRAM");
 	if (given && *given)
@@ -44,7 +45,7 @@ static char *find_program(void)
 
 int run_with_torch(const command *c, char **argv)
 {
-	char *path = find_program();
+	char *path = find_torch_program();
 	if (!path) {
 		complain("%s needs cleave-torch, which is not installed beside this program", c->name);
 		hint("`pip install` of Cleave has it, and so has a build that finds torch; CLEAVE_TORCH_PROGRAM names another");

@@ -1,4 +1,4 @@
-/* `cleave trace`: a model file in, the same one with compiled parts out. */
+/* `cleave trace`: compiles parts of a model file. */
 #include "feed.h"
 
 typedef struct request {
@@ -210,7 +210,7 @@ static bool check_python(const request *r, const char *python)
 /* ---- what came out ------------------------------------------------------------------------------------------------------ */
 
 /* The fastest of some runs in seconds; negative: it does not run. */
-static double measure(const clv_runtime *rt, const clv_trace_call *call)
+static double fastest_run(const clv_runtime *rt, const clv_trace_call *call)
 {
 	uint32_t n = clv_runtime_output_count(rt);
 	clv_tensor **outputs = grab((n + 1) * sizeof *outputs);
@@ -239,16 +239,9 @@ static double measure_file(const clv_artifact *a, bool tape_only, const clv_trac
 	clv_runtime *rt = NULL;
 	o.allow_compiled = !tape_only;
 	o.tape_only = tape_only;
-	double s = clv_runtime_create(a, &o, &rt) == CLV_OK ? measure(rt, call) : -1;
+	double s = clv_runtime_create(a, &o, &rt) == CLV_OK ? fastest_run(rt, call) : -1;
 	clv_runtime_free(rt);
 	return s < 0 ? -1 : s * 1e3;
-}
-
-static bool is_traced(const clv_artifact *a, uint32_t number)
-{
-	uint32_t at;
-	const char *reason;
-	return clv_artifact_segment_count(a, number) || clv_artifact_fallback(a, number, 0, &at, &reason);
 }
 
 /* The plan that the first call is for; others have no times. */
@@ -271,7 +264,7 @@ static bool show_report(const request *r, const clv_artifact *a, const calls *c)
 
 /* ---- tracing -------------------------------------------------------------------------------------------------------------- */
 
-static clv_trace_options read_options(const request *r, const calls *c, const char *python, double *started)
+static clv_trace_options trace_options(const request *r, const calls *c, const char *python, double *started)
 {
 	clv_trace_options o = CLV_TRACE_OPTIONS_INIT;
 	o.backend = r->backend;
@@ -341,8 +334,9 @@ static int deliver(const request *r, const clv_artifact *traced, const calls *c)
 	return show_report(r, traced, c) ? EXIT_OK : EXIT_FAILED;
 }
 
-static int trace_model(request *r, const model *m)
+static int trace_model(void *given, const model *m)
 {
+	request *r = given;
 	calls c = {0};
 	clv_artifact *traced = NULL;
 	double started = now();
@@ -351,7 +345,7 @@ static int trace_model(request *r, const model *m)
 	if (clv_set_seed((uint64_t)r->feeding.seed) != CLV_OK) {
 		code = fail_with(NULL);
 	} else if ((r->dry || check_python(r, python)) && make_calls(r, m, &c)) {
-		clv_trace_options o = read_options(r, &c, python, &started);
+		clv_trace_options o = trace_options(r, &c, python, &started);
 		watch_signals();
 		clv_status st = clv_trace(m->artifact, &o, &traced);
 		clear_line();
@@ -363,34 +357,22 @@ static int trace_model(request *r, const model *m)
 	return code;
 }
 
-static bool check_usage(const request *r)
+static int check_usage(void *given)
 {
+	const request *r = given;
 	if (!r->output && !r->dry) {
 		complain("trace needs -o OUT.clv, the file to write; --dry-run only says what would be compiled");
-		return false;
+		return EXIT_USAGE;
 	}
 	if (r->threshold > 1) {
 		complain("--threshold is a share of the operators, 0.9 or 90%%, not %g", r->threshold);
-		return false;
+		return EXIT_USAGE;
 	}
 	if (r->minimum > INT32_MAX || r->most > INT32_MAX || r->parallel > INT32_MAX) {
 		complain("--minimum-segment-size, --max-segments and --parallel are below 2^31");
-		return false;
-	}
-	return check_output(r->output, r->path);
-}
-
-static int run_trace(void *given)
-{
-	request *r = given;
-	model m;
-	if (!check_usage(r) || feeding_check(&r->feeding) != EXIT_OK)
 		return EXIT_USAGE;
-	if (!model_open_artifact(r->path, &r->opening, &m))
-		return EXIT_FAILED;
-	int code = trace_model(r, &m);
-	model_close(&m);
-	return code;
+	}
+	return check_output(r->output, r->path) ? feeding_check(&r->feeding) : EXIT_USAGE;
 }
 #endif
 
@@ -456,6 +438,8 @@ const command command_trace = {
 	.options = options,
 	REQUEST(request),
 	.initial = &initial,
-	.run = TORCH_RUN(run_trace),
+	.check = TORCH_RUN(check_usage),
+	ON_MODEL(TORCH_RUN(trace_model)),
+	.artifact = true,
 	.torch = true,
 };

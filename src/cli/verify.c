@@ -1,4 +1,4 @@
-/* `cleave verify`: whether a plan keeps the rules, and a model file is as it was written. */
+/* `cleave verify`: checks the rules of a plan, and a model file against its digests. */
 #include "cli.h"
 
 typedef struct request {
@@ -14,7 +14,7 @@ typedef struct verdict {
 	int64_t checked; /* bytes of data; -1: none were looked at */
 } verdict;
 
-static uint64_t count_nodes(const model *m)
+static uint64_t count_all_nodes(const model *m)
 {
 	uint64_t n = m->own ? clv_plan_node_count(m->own) : 0;
 	for (uint32_t i = 0; i < clv_artifact_plan_count(m->artifact); i++)
@@ -96,7 +96,7 @@ static int run_verify(void *given)
 	if (v.ok && m.artifact && !r->header_only)
 		v.ok = check_data(&m, &v.checked);
 	v.plans = m.own ? 1 : clv_artifact_plan_count(m.artifact);
-	v.nodes = count_nodes(&m);
+	v.nodes = count_all_nodes(&m);
 	if (r->json)
 		print_json(r, &m, &v);
 	else if (v.ok)
@@ -105,10 +105,7 @@ static int run_verify(void *given)
 	return written() && v.ok ? EXIT_OK : EXIT_FAILED;
 }
 
-static const option arguments[] = {
-	ARG_FILE("FILE", path, "a plan's text or a .clv file; - is standard input"),
-	OPTION_END,
-};
+static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "the verdict as a JSON object"),

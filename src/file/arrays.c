@@ -29,8 +29,7 @@ static clv_status read_npy(clv_arrays *a, const void *data, size_t n)
 	if (!a->npy.fortran)
 		return CLV_OK;
 	a->dense = mem_realloc(NULL, a->npy.nbytes + 1, 1);
-	if (!a->dense)
-		return fail_nomem();
+	TRY_MEM(a->dense);
 	npy_copy(&a->npy, a->dense);
 	return CLV_OK;
 }
@@ -50,8 +49,7 @@ static clv_status read_safetensors(clv_arrays *a, const void *data, size_t n)
 static clv_status parse(const void *data, size_t n, clv_arrays **out)
 {
 	clv_arrays *a = mem_alloc(sizeof *a);
-	if (!a)
-		return fail_nomem();
+	TRY_MEM(a);
 	clv_status st = npy_looks_like(data, n) ? read_npy(a, data, n) : read_safetensors(a, data, n);
 	if (st == CLV_OK)
 		*out = a;

@@ -6,8 +6,7 @@
 clv_status artifact_new(const char *part, artifact **out)
 {
 	artifact *a = mem_alloc(sizeof *a);
-	if (!a)
-		return fail_nomem();
+	TRY_MEM(a);
 	a->users = 1;
 	a->split_id = a->boundary = a->batch = "";
 	a->weights = true;
@@ -78,7 +77,7 @@ clv_status artifact_note_add(artifact *a, const char *key, const char *text)
 
 /* ---- which weights ---------------------------------------------------------------------------------------------- */
 
-/* A sum does not depend on the order, and one of its parts can be replaced by who has that part alone. */
+/* A sum does not depend on the order, and one of its parts can be replaced by a process that has only that part. */
 int64_t weight_digest(const char *name, const void *data, size_t n)
 {
 	return (int64_t)(digest_of_three(name, strlen(name) + 1, data, n, "", 0).low >> 1);

@@ -36,20 +36,25 @@ typedef struct artifact_sizes {
 	int64_t low, high;
 } artifact_sizes;
 
+typedef VEC(uint32_t) order_list;
+typedef VEC(artifact_note) note_list;
+
 #define SEAL_TEXT 65 /* hexadecimal digits and a NUL */
 
 /* Nodes first … end-1 of a plan as compiled code. */
 typedef struct artifact_segment {
 	node_id first, end;
-	const char *backend;               /* "inductor" */
-	VEC(artifact_sizes) sizes;         /* per symbol of the plan */
-	VEC(uint32_t) in_order, out_order; /* per input and output of its view (view_segment), one after another: its
+	const char *backend;            /* "inductor" */
+	VEC(artifact_sizes) sizes;      /* per symbol of the plan */
+	order_list in_order, out_order; /* per input and output of its view (view_segment), one after another: its
 	                                      dimensions from the slowest to the fastest in memory */
-	VEC(artifact_note) needs;          /* what must be here for it to run */
-	VEC(artifact_note) facts;          /* numbers for the report: "error" "1.2e-7", "compile_s", "tape_ms", "code_ms" */
+	note_list needs;                /* what must be here for it to run */
+	note_list facts;                /* numbers for the report: "error" "1.2e-7", "compile_s", "tape_ms", "code_ms" */
 	VEC(artifact_member) members;
-	const char *seal; /* by which who compiled it knows it again (segment/seal.c); NULL: it has none */
+	const char *seal; /* by which its compiler recognizes it (segment/seal.c); NULL: it has none */
 } artifact_segment;
+
+typedef VEC(artifact_segment) segment_list;
 
 /* Why a node runs on the tape though others were compiled. */
 typedef struct artifact_fallback {
@@ -59,17 +64,17 @@ typedef struct artifact_fallback {
 
 /* One plan and the nodes of it that are this file's part. */
 typedef struct artifact_plan {
-	plan *p;               /* owned */
-	const char *signature; /* names it in boundaries */
-	node_id first, end;    /* nodes first … end-1 are here */
-	node_id cut;           /* first node of the suffix where the model is cut; NONE: it is not */
-	uint32_t nstores;      /* tensors at the end of the outputs that Python kept somewhere; nobody asks for them here */
+	plan *p;                    /* owned */
+	const char *signature;      /* names it in boundaries */
+	node_id first, end;         /* nodes first … end-1 are here */
+	node_id cut;                /* first node of the suffix where the model is cut; NONE: it is not */
+	uint32_t nstores;           /* tensors at the end of the outputs that Python kept somewhere; not used here */
 	VEC(artifact_const) consts; /* by value, ascending */
 	VEC(payload_number) fixed;  /* sizes that may change elsewhere and not here, by symbol: a plan for B=1 alone */
 	VEC(int64_t) points; /* sizes it was recorded at: one number per symbol that is no data symbol, point after point */
-	VEC(artifact_segment) segments;   /* compiled, ascending and apart */
+	segment_list segments;            /* compiled, ascending and apart */
 	VEC(artifact_fallback) fallbacks; /* by node; empty: nothing was asked to be compiled */
-	VEC(artifact_segment) dropped;    /* were compiled, and are slower than the tape: nodes, back end and facts alone */
+	segment_list dropped;             /* were compiled, and are slower than the tape: nodes, back end and facts alone */
 } artifact_plan;
 
 typedef struct clv_artifact artifact;
@@ -89,14 +94,14 @@ struct clv_artifact {
 	arena arena;
 
 	_Atomic uint32_t users; /* the caller, runtimes, tensors on the mapped memory, artifacts that borrow from it */
-	artifact *base;         /* whose memory it borrows; NULL: nobody's */
+	artifact *base;         /* whose memory it borrows; NULL: none */
 
 	bool ready; /* of one that was made: its tensors have memories */
 
 	/* of one that was opened */
 	const void *data; /* all of it: mapped, or the caller's */
 	size_t data_n;
-	bool changes;              /* it is mapped, and somebody may write or cut the file */
+	bool changes;              /* it is mapped, and the file may be written or truncated meanwhile */
 	VEC(const char *) allowed; /* operators beyond the list */
 	mapping map;
 	st_file *file;
@@ -137,7 +142,7 @@ clv_status artifact_add_fallback(artifact *a, uint32_t plan_number, node_id n, c
 
 /* artifact_write.c. Of one that was made. To a path: whole or not at all. */
 clv_status artifact_save(artifact *a, const char *path);
-clv_status artifact_write(artifact *a, const char *path, st_pending *out); /* beside it, as st_write */
+clv_status artifact_write(artifact *a, const char *path, st_pending *out); /* to a file next to it, as st_write */
 clv_status artifact_append(artifact *a, strbuf *out);                      /* the bytes of the file */
 
 /* artifact_read.c. The bytes are hostile and stay in use. */
@@ -146,7 +151,7 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 /* Every entry against its digest; CLV_E_PARSE names the first that differs. */
 clv_status artifact_check_data(const artifact *a);
 clv_status artifact_check_entry(const artifact *a, uint32_t i);
-/* The file is signed with a key that whoever opened it trusts. One that was made of others is not signed. */
+/* The file is signed with a key that the opener trusts. One that was made of others is not signed. */
 static inline bool artifact_signature_verified(const artifact *a)
 {
 	return a->trusted;

@@ -141,9 +141,7 @@ clv_status artifact_check(const artifact *a)
 	if (a->plans.n == 0)
 		return fail(CLV_E_PARSE, "there is no plan in it");
 	for (uint32_t i = 0; i < a->plans.n; i++) {
-		clv_status st = check_plan(a, i);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "plan %u", i);
+		TRY_MORE(check_plan(a, i), "plan %u", i);
 	}
 	return CLV_OK;
 }

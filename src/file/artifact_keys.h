@@ -3,6 +3,8 @@
 #define FILE_ARTIFACT_KEYS_H
 
 #include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -11,6 +13,12 @@
 #define ARTIFACT_PLAN_KEY "cleave.plan." /* and the number of the plan */
 #define ARTIFACT_CHECK_KEY "cleave.check"
 #define ARTIFACT_NO_CHECK "00000000000000000000000000000000"
+
+#define PLAN_KEY 32 /* bytes of a plan's key */
+static inline void plan_key(uint32_t number, char out[PLAN_KEY])
+{
+	snprintf(out, PLAN_KEY, ARTIFACT_PLAN_KEY "%u", number);
+}
 
 /* Where the digits of the check stand in a header; NULL: nowhere. No name or text of a header can look like this: quotes
    in them are escaped. */

@@ -1,5 +1,4 @@
-/* Artifacts made of others: some nodes of each plan, nodes of one plan alone, all plans in another order; each with only
- * the tensors it reads, which stay where they are. */
+/* Makes artifacts from others: parts, nodes of one plan, plans in another order. */
 #include <string.h>
 
 #include "file/artifact.h"
@@ -29,13 +28,7 @@ static clv_status mark(taker *t, uint32_t i, const artifact_range *r)
 static clv_status unfold(const payload *from, uint32_t memory, payload *to, const void **out)
 {
 	void *buffer = mem_alloc(from->memories.at[memory].nbytes + 1);
-	if (!buffer)
-		return fail_nomem();
-	clv_status st = vec_push(&to->buffers, buffer);
-	if (st != CLV_OK) {
-		mem_free(buffer);
-		return st;
-	}
+	TRY(payload_own(to, buffer));
 	*out = buffer;
 	return payload_fill(from, memory, buffer);
 }
@@ -134,8 +127,7 @@ static clv_status taker_init(taker *t, const char *part)
 	uint32_t n = from->tensors->tensors.n;
 	t->wanted = mem_alloc(n * sizeof(bool) + 1);
 	t->moved = mem_ids((size_t)n + 1);
-	if (!t->wanted || !t->moved)
-		return fail_nomem();
+	TRY_MEM(t->wanted && t->moved);
 	TRY(artifact_new(part, &t->to));
 	t->to->weights = from->weights;
 	t->to->base = artifact_ref(from);
@@ -277,7 +269,7 @@ clv_status artifact_take_segment(const artifact *from, uint32_t plan_number, uin
 /* ---- another order ------------------------------------------------------------------------------------------------ */
 
 /* The plan with the values numbered as in its text; the plan given is gone. */
-static clv_status renumber(plan *p, plan **out)
+static clv_status renumber_plan(plan *p, plan **out)
 {
 	strbuf b = STRBUF_INIT;
 	if (plan_in_text_order(p)) {
@@ -333,7 +325,7 @@ static clv_status reorder_plan(taker *t, uint32_t i, plan *given /* taken; or NU
 		plan_free(p);
 		return fail(CLV_E_INVALID, "plan %u in another order does not have the values and nodes that it had", i);
 	}
-	TRY(renumber(p, &made));
+	TRY(renumber_plan(p, &made));
 	TRY(artifact_add_plan(t->to, made, from->signature));
 	TRY(take_facts(t, from));
 	move_consts(from->p, &t->to->plans.at[i]);

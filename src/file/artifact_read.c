@@ -1,5 +1,6 @@
-/* A hostile file as an artifact. Opening it checks the header and everything that it says; the data of the tensors is not
- * touched unless that is asked for. Nothing in the file runs. */
+/* Reads a hostile file as an artifact.
+ * Opening it checks the header and everything that it says; the data of the tensors is not touched unless that is asked
+ * for. Nothing in the file runs. */
 #include <string.h>
 
 #include "file/artifact.h"
@@ -42,19 +43,18 @@ static clv_status check_header(const uint8_t *data, const st_file *file)
 	return CLV_OK;
 }
 
-static clv_status keep(artifact *a, const json_t *o, const char *key, const char **out)
+static clv_status keep_member(artifact *a, const json_t *o, const char *key, const char **out)
 {
 	const char *s;
 	TRY(json_get_string(o, key, &s));
 	return artifact_text(a, s, out);
 }
 
-static clv_status read_notes(artifact *a, const json_t *root)
+static clv_status read_about(artifact *a, const json_t *root)
 {
-	json_t *about = json_object_get(root, "about"), *text;
+	json_t *about, *text;
 	const char *key;
-	if (!json_is_object(about))
-		return fail(CLV_E_PARSE, "\"about\" is missing or no object");
+	TRY(json_get_object(root, "about", &about));
 	json_object_foreach(about, key, text)
 	{
 		const char *s;
@@ -89,10 +89,7 @@ static clv_status read_weight_digests(artifact *a, const json_t *root)
 
 static clv_status get_node(const json_t *from, const char *what, node_id *out)
 {
-	if (!json_is_integer(from) || json_integer_value(from) < 0 || json_integer_value(from) >= NONE)
-		return fail(CLV_E_PARSE, "\"%s\" is no place in the plan", what);
-	*out = (node_id)json_integer_value(from);
-	return CLV_OK;
+	return json_id(from, out) ? CLV_OK : fail(CLV_E_PARSE, "\"%s\" is no place in the plan", what);
 }
 
 static clv_status read_range(artifact_plan *e, const json_t *o)
@@ -161,9 +158,8 @@ static clv_status read_const(artifact *a, artifact_plan *e, value_id v, const js
 
 static clv_status read_consts(artifact *a, artifact_plan *e, const json_t *o)
 {
-	const json_t *consts = json_object_get(o, "consts");
-	if (!json_is_object(consts))
-		return fail(CLV_E_PARSE, "\"consts\" is missing or no object");
+	json_t *consts;
+	TRY(json_get_object(o, "consts", &consts));
 	for (value_id v = 0; v < e->p->values.n; v++)
 		if (e->p->values.at[v].kind == VALUE_CONST)
 			TRY(read_const(a, e, v, consts));
@@ -172,13 +168,10 @@ static clv_status read_consts(artifact *a, artifact_plan *e, const json_t *o)
 
 static clv_status parse_plan(const artifact *a, uint32_t number, plan **out)
 {
-	strbuf b = STRBUF_INIT;
-	char *key;
+	char key[PLAN_KEY];
 	size_t n;
-	strbuf_printf(&b, "%s%u", ARTIFACT_PLAN_KEY, number);
-	TRY(strbuf_take(&b, &key));
+	plan_key(number, key);
 	const char *text = st_metadata(a->file, key, &n);
-	mem_free(key);
 	if (!text)
 		return fail(CLV_E_PARSE, "its text is missing");
 	return clv_plan_parse(text, n, out);
@@ -204,9 +197,7 @@ static clv_status read_plans(artifact *a, const json_t *root, const clv_open_opt
 	const json_t *plans;
 	TRY(json_get_array(root, "plans", &plans));
 	for (uint32_t i = 0; i < json_array_size(plans); i++) {
-		clv_status st = read_plan(a, i, json_array_get(plans, i), o);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "plan %u", i);
+		TRY_MORE(read_plan(a, i, json_array_get(plans, i), o), "plan %u", i);
 	}
 	return CLV_OK;
 }
@@ -243,13 +234,13 @@ clv_status artifact_check_data(const artifact *a)
 
 static clv_status read_description(artifact *a, const json_t *root, const clv_open_options *o)
 {
-	TRY(keep(a, root, "part", &a->part));
-	TRY(keep(a, root, "split_id", &a->split_id));
-	TRY(keep(a, root, "boundary", &a->boundary));
-	TRY(keep(a, root, "batch", &a->batch));
+	TRY(keep_member(a, root, "part", &a->part));
+	TRY(keep_member(a, root, "split_id", &a->split_id));
+	TRY(keep_member(a, root, "boundary", &a->boundary));
+	TRY(keep_member(a, root, "batch", &a->batch));
 	TRY(read_weight_digests(a, root));
 	TRY(json_get_bool(root, "weights", &a->weights));
-	TRY(read_notes(a, root));
+	TRY(read_about(a, root));
 	TRY(read_digests(a, root));
 	payload_free(a->tensors);
 	a->tensors = NULL;
@@ -282,7 +273,7 @@ static clv_status read_signature(artifact *a, const void *data, size_t n, const 
 	return artifact_text(a, fingerprint, &a->signer);
 }
 
-/* One elsewhere in the header would be shown to nobody, and verified by nobody. */
+/* A signature elsewhere in the header would neither be shown nor verified. */
 static clv_status check_signature_place(const artifact *a)
 {
 	size_t n;
@@ -291,7 +282,7 @@ static clv_status check_signature_place(const artifact *a)
 	           : fail(CLV_E_PARSE, "the signature is not where signatures are: the header was changed");
 }
 
-/* For who opens the same bytes in another process. */
+/* For opening the same bytes in another process. */
 static clv_status keep_allowed(artifact *a, const clv_open_options *o)
 {
 	for (uint32_t i = 0; i < o->nallow_operators; i++) {

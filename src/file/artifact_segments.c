@@ -40,24 +40,31 @@ clv_status segment_entry(uint32_t plan_number, uint32_t segment, const char *mem
 	return arena_take(a, &b, out);
 }
 
-static clv_status copy_note(artifact *a, const artifact_note *from, artifact_note *out)
+static clv_status copy_notes(artifact *a, const note_list *from, note_list *to)
 {
-	TRY(artifact_text(a, from->key, &out->key));
-	return artifact_text(a, from->text, &out->text);
+	for (uint32_t i = 0; i < from->n; i++) {
+		artifact_note note;
+		TRY(artifact_text(a, from->at[i].key, &note.key));
+		TRY(artifact_text(a, from->at[i].text, &note.text));
+		TRY(vec_push(to, note));
+	}
+	return CLV_OK;
+}
+
+static clv_status copy_ids(const order_list *from, order_list *to)
+{
+	for (uint32_t i = 0; i < from->n; i++)
+		TRY(vec_push(to, from->at[i]));
+	return CLV_OK;
 }
 
 /* What is said about a segment. */
 static clv_status copy_facts(artifact *a, const artifact_segment *from, artifact_segment *to)
 {
-	artifact_note note;
 	to->first = from->first;
 	to->end = from->end;
 	TRY(artifact_text(a, from->backend, &to->backend));
-	for (uint32_t i = 0; i < from->facts.n; i++) {
-		TRY(copy_note(a, &from->facts.at[i], &note));
-		TRY(vec_push(&to->facts, note));
-	}
-	return CLV_OK;
+	return copy_notes(a, &from->facts, &to->facts);
 }
 
 /* Numbers are copied, texts too; the data of members stays where it is. */
@@ -66,15 +73,9 @@ static clv_status copy_segment(artifact *a, const artifact_segment *from, artifa
 	TRY(copy_facts(a, from, to));
 	for (uint32_t i = 0; i < from->sizes.n; i++)
 		TRY(vec_push(&to->sizes, from->sizes.at[i]));
-	for (uint32_t i = 0; i < from->in_order.n; i++)
-		TRY(vec_push(&to->in_order, from->in_order.at[i]));
-	for (uint32_t i = 0; i < from->out_order.n; i++)
-		TRY(vec_push(&to->out_order, from->out_order.at[i]));
-	artifact_note note;
-	for (uint32_t i = 0; i < from->needs.n; i++) {
-		TRY(copy_note(a, &from->needs.at[i], &note));
-		TRY(vec_push(&to->needs, note));
-	}
+	TRY(copy_ids(&from->in_order, &to->in_order));
+	TRY(copy_ids(&from->out_order, &to->out_order));
+	TRY(copy_notes(a, &from->needs, &to->needs));
 	if (from->seal)
 		TRY(artifact_text(a, from->seal, &to->seal));
 	for (uint32_t i = 0; i < from->members.n; i++) {
@@ -85,30 +86,34 @@ static clv_status copy_segment(artifact *a, const artifact_segment *from, artifa
 	return CLV_OK;
 }
 
-clv_status artifact_add_segment(artifact *a, uint32_t i, const artifact_segment *from)
+static clv_status add_copy(artifact *a, const artifact_segment *from,
+                           clv_status (*copy)(artifact *a, const artifact_segment *from, artifact_segment *to),
+                           segment_list *out)
 {
 	artifact_segment s = {0};
-	if (i >= a->plans.n)
-		return fail(CLV_E_INVALID, "there is no plan %u that a segment could be of", i);
-	clv_status st = copy_segment(a, from, &s);
+	clv_status st = copy(a, from, &s);
 	if (st == CLV_OK)
-		st = vec_push(&a->plans.at[i].segments, s);
+		st = vec_push(out, s);
 	if (st != CLV_OK)
 		segment_free(&s);
 	return st;
 }
 
+static clv_status check_number(const artifact *a, uint32_t i, const char *what)
+{
+	return i < a->plans.n ? CLV_OK : fail(CLV_E_INVALID, "there is no plan %u that a %s could be of", i, what);
+}
+
+clv_status artifact_add_segment(artifact *a, uint32_t i, const artifact_segment *from)
+{
+	TRY(check_number(a, i, "segment"));
+	return add_copy(a, from, copy_segment, &a->plans.at[i].segments);
+}
+
 clv_status artifact_add_dropped(artifact *a, uint32_t i, const artifact_segment *from)
 {
-	artifact_segment s = {0};
-	if (i >= a->plans.n)
-		return fail(CLV_E_INVALID, "there is no plan %u that a segment could be of", i);
-	clv_status st = copy_facts(a, from, &s);
-	if (st == CLV_OK)
-		st = vec_push(&a->plans.at[i].dropped, s);
-	if (st != CLV_OK)
-		segment_free(&s);
-	return st;
+	TRY(check_number(a, i, "segment"));
+	return add_copy(a, from, copy_facts, &a->plans.at[i].dropped);
 }
 
 /* What a compiler said may be anything: a long text is cut, and what is no text is marked. */
@@ -129,8 +134,7 @@ static clv_status copy_reason(artifact *a, const char *reason, const char **out)
 clv_status artifact_add_fallback(artifact *a, uint32_t i, node_id n, const char *reason)
 {
 	artifact_fallback f = {.node = n};
-	if (i >= a->plans.n)
-		return fail(CLV_E_INVALID, "there is no plan %u that a node could be of", i);
+	TRY(check_number(a, i, "node"));
 	TRY(copy_reason(a, reason, &f.reason));
 	return vec_push(&a->plans.at[i].fallbacks, f);
 }
@@ -178,7 +182,7 @@ static clv_status check_members(const artifact_segment *s)
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------ */
 
-static clv_status check_sizes(const plan *p, const artifact_segment *s)
+static clv_status check_segment_sizes(const plan *p, const artifact_segment *s)
 {
 	if (s->sizes.n != p->symbols.n)
 		return fail(CLV_E_PARSE, "it has sizes for %u symbols, the plan has %u", s->sizes.n, p->symbols.n);
@@ -203,8 +207,8 @@ static bool is_permutation(const uint32_t *at, uint32_t n)
 }
 
 /* The dimensions of each tensor, slowest first, one tensor after another. */
-static clv_status check_order(const plan *p, const value_id *values, uint32_t n, const uint32_t *order, uint32_t norder,
-                              const char *what)
+static clv_status check_dim_order(const plan *p, const value_id *values, uint32_t n, const uint32_t *order,
+                                  uint32_t norder, const char *what)
 {
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < n; i++) {
@@ -225,9 +229,9 @@ static clv_status check_orders(const plan *p, const liveness *l, const artifact_
 {
 	view v;
 	TRY(view_segment(p, l, s->first, s->end, &v));
-	clv_status st = check_order(p, v.inputs.at, v.inputs.n, s->in_order.at, s->in_order.n, "input");
+	clv_status st = check_dim_order(p, v.inputs.at, v.inputs.n, s->in_order.at, s->in_order.n, "input");
 	if (st == CLV_OK)
-		st = check_order(p, v.outputs.at, v.outputs.n, s->out_order.at, s->out_order.n, "output");
+		st = check_dim_order(p, v.outputs.at, v.outputs.n, s->out_order.at, s->out_order.n, "output");
 	view_free(&v);
 	return st;
 }
@@ -253,7 +257,7 @@ static clv_status check_segment(const artifact_plan *e, const liveness *l, uint3
 {
 	const artifact_segment *s = &e->segments.at[i];
 	TRY(check_facts(e, e->segments.at, i));
-	TRY(check_sizes(e->p, s));
+	TRY(check_segment_sizes(e->p, s));
 	TRY(check_orders(e->p, l, s));
 	TRY(check_notes(s->needs.at, s->needs.n, "needs"));
 	return check_members(s);
@@ -262,9 +266,7 @@ static clv_status check_segment(const artifact_plan *e, const liveness *l, uint3
 static clv_status check_dropped(const artifact_plan *e)
 {
 	for (uint32_t i = 0; i < e->dropped.n; i++) {
-		clv_status st = check_facts(e, e->dropped.at, i);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "dropped segment %u", i);
+		TRY_MORE(check_facts(e, e->dropped.at, i), "dropped segment %u", i);
 	}
 	return CLV_OK;
 }
@@ -272,9 +274,7 @@ static clv_status check_dropped(const artifact_plan *e)
 static clv_status check_all(const artifact_plan *e, const liveness *l)
 {
 	for (uint32_t i = 0; i < e->segments.n; i++) {
-		clv_status st = check_segment(e, l, i);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "segment %u", i);
+		TRY_MORE(check_segment(e, l, i), "segment %u", i);
 	}
 	return CLV_OK;
 }

@@ -1,4 +1,4 @@
-/* Compiled segments of an artifact, for those who write, read and check it. */
+/* Compiled segments of an artifact, for the code that writes, reads and checks it. */
 #ifndef FILE_ARTIFACT_SEGMENTS_H
 #define FILE_ARTIFACT_SEGMENTS_H
 

@@ -1,5 +1,6 @@
-/* A file signed: opened as any other, so that nobody puts a name to what is damaged or refused, then written again from the
- * bytes that were checked. */
+/* Signs a file.
+ * A file signed: opened as any other, so that damaged or refused files are never signed, then written again from
+ * the bytes that were checked. */
 #include "file/artifact.h"
 #include "file/signature.h"
 

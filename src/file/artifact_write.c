@@ -1,4 +1,4 @@
-/* An artifact as a file: the entries in an order that can be mapped, the description, the check of the header. */
+/* Writes an artifact as a file: entries in mappable order, description, check of the header. */
 #include <string.h>
 
 #include "file/artifact.h"
@@ -76,8 +76,8 @@ static clv_status add_group(layout *l, const payload *p, group g)
 	return CLV_OK;
 }
 
-static clv_status add_member(layout *l, const artifact *a, uint32_t plan_number, uint32_t segment,
-                             const artifact_member *m)
+static clv_status add_member_entry(layout *l, const artifact *a, uint32_t plan_number, uint32_t segment,
+                                   const artifact_member *m)
 {
 	st_entry e = {.dtype = DT_U8, .ndim = 1, .data = m->data, .nbytes = m->n};
 	TRY(segment_entry(plan_number, segment, m->name, &l->arena, &e.name));
@@ -95,7 +95,7 @@ static clv_status add_members(layout *l, const artifact *a)
 		for (uint32_t k = 0; k < a->plans.at[i].segments.n; k++) {
 			const artifact_segment *s = &a->plans.at[i].segments.at[k];
 			for (uint32_t m = 0; m < s->members.n; m++)
-				TRY(add_member(l, a, i, k, &s->members.at[m]));
+				TRY(add_member_entry(l, a, i, k, &s->members.at[m]));
 		}
 	return CLV_OK;
 }
@@ -110,7 +110,7 @@ static size_t count_members(const artifact *a)
 }
 
 /* Each tensor and each member has at most one filler. */
-static clv_status lay_out(layout *l, const artifact *a)
+static clv_status lay_out_entries(layout *l, const artifact *a)
 {
 	const payload *p = a->tensors;
 	TRY(vec_reserve(&l->shapes, p->entries.n + 2 * count_members(a) + 1));
@@ -129,18 +129,10 @@ static void layout_free(layout *l)
 
 /* ---- the description -------------------------------------------------------------------------------------------- */
 
-static clv_status put_pair(json_t *o, const char *key, uint32_t a, uint32_t b)
-{
-	json_t *list = json_array();
-	TRY(json_put(o, key, list));
-	TRY(json_push(list, json_integer(a)));
-	return json_push(list, json_integer(b));
-}
-
 static clv_status put_consts(const artifact *a, const artifact_plan *e, json_t *o)
 {
-	json_t *consts = json_object();
-	TRY(json_put(o, "consts", consts));
+	json_t *consts;
+	TRY(json_put_object(o, "consts", &consts));
 	for (uint32_t i = 0; i < e->consts.n; i++) {
 		char *label;
 		TRY(value_label_text(e->p, e->consts.at[i].value, &label));
@@ -154,8 +146,8 @@ static clv_status put_consts(const artifact *a, const artifact_plan *e, json_t *
 static clv_status put_points(const artifact_plan *e, json_t *o)
 {
 	uint32_t n = artifact_point_size(e->p);
-	json_t *points = json_array();
-	TRY(json_put(o, "points", points));
+	json_t *points;
+	TRY(json_put_list(o, "points", &points));
 	for (uint32_t i = 0; n && i + n <= e->points.n; i += n) {
 		json_t *point = json_array();
 		TRY(json_push(points, point));
@@ -169,19 +161,19 @@ static clv_status put_fixed(const artifact_plan *e, json_t *o)
 {
 	if (e->fixed.n == 0)
 		return CLV_OK;
-	json_t *sizes = json_object();
-	TRY(json_put(o, "sizes", sizes));
+	json_t *sizes;
+	TRY(json_put_object(o, "sizes", &sizes));
 	for (uint32_t i = 0; i < e->fixed.n; i++)
 		TRY(json_put(sizes, e->fixed.at[i].name, json_integer(e->fixed.at[i].value)));
 	return CLV_OK;
 }
 
-static clv_status put_plan(const artifact *a, const artifact_plan *e, json_t *list)
+static clv_status put_plan_entry(const artifact *a, const artifact_plan *e, json_t *list)
 {
 	json_t *o = json_object();
 	TRY(json_push(list, o));
 	TRY(json_put_string(o, "signature", e->signature));
-	TRY(put_pair(o, "nodes", e->first, e->end));
+	TRY(json_put_ids(o, "nodes", (const uint32_t[]){e->first, e->end}, 2));
 	TRY(json_put(o, "cut", e->cut == NONE ? json_null() : json_integer(e->cut)));
 	TRY(json_put(o, "stores", json_integer(e->nstores)));
 	TRY(put_fixed(e, o));
@@ -189,10 +181,10 @@ static clv_status put_plan(const artifact *a, const artifact_plan *e, json_t *li
 	return put_consts(a, e, o);
 }
 
-static clv_status put_notes(const artifact *a, json_t *root)
+static clv_status put_about(const artifact *a, json_t *root)
 {
-	json_t *notes = json_object();
-	TRY(json_put(root, "about", notes));
+	json_t *notes;
+	TRY(json_put_object(root, "about", &notes));
 	for (uint32_t i = 0; i < a->notes.n; i++) {
 		const artifact_note *n = &a->notes.at[i];
 		if (json_object_get(notes, n->key))
@@ -206,8 +198,8 @@ static clv_status put_weight_digests(const artifact *a, json_t *root)
 {
 	if (a->weight_digests.n == 0)
 		return CLV_OK;
-	json_t *digests = json_object();
-	TRY(json_put(root, "weight_digests", digests));
+	json_t *digests;
+	TRY(json_put_object(root, "weight_digests", &digests));
 	for (uint32_t i = 0; i < a->weight_digests.n; i++) {
 		const payload_number *n = &a->weight_digests.at[i];
 		if (json_object_get(digests, n->name))
@@ -219,8 +211,8 @@ static clv_status put_weight_digests(const artifact *a, json_t *root)
 
 static clv_status put_digests(const layout *l, json_t *root)
 {
-	json_t *digests = json_object();
-	TRY(json_put(root, "digests", digests));
+	json_t *digests;
+	TRY(json_put_object(root, "digests", &digests));
 	for (uint32_t i = 0; i < l->entries.n; i++) {
 		const st_entry *e = &l->entries.at[i];
 		char text[DIGEST_TEXT];
@@ -230,10 +222,17 @@ static clv_status put_digests(const layout *l, json_t *root)
 	return CLV_OK;
 }
 
-static clv_status put_all(const artifact *a, const layout *l, json_t *root)
+typedef struct description {
+	const artifact *a;
+	const layout *l;
+} description;
+
+static clv_status put_description(const void *ctx, json_t *root)
 {
+	const artifact *a = ((const description *)ctx)->a;
 	/* without compiled code the file is what it always was */
-	TRY(put_pair(root, "version", segments_any(a) ? ARTIFACT_MAJOR : ARTIFACT_PLAIN_MAJOR, ARTIFACT_MINOR));
+	const uint32_t version[] = {segments_any(a) ? ARTIFACT_MAJOR : ARTIFACT_PLAIN_MAJOR, ARTIFACT_MINOR};
+	TRY(json_put_ids(root, "version", version, 2));
 	TRY(json_put_string(root, "producer", "cleave " CLV_VERSION));
 	TRY(json_put_string(root, "part", a->part));
 	TRY(json_put_string(root, "split_id", a->split_id));
@@ -241,25 +240,13 @@ static clv_status put_all(const artifact *a, const layout *l, json_t *root)
 	TRY(json_put_string(root, "batch", a->batch));
 	TRY(json_put(root, "weight_version", json_integer(a->weight_version)));
 	TRY(json_put(root, "weights", json_boolean(a->weights)));
-	json_t *plans = json_array();
-	TRY(json_put(root, "plans", plans));
+	json_t *plans;
+	TRY(json_put_list(root, "plans", &plans));
 	for (uint32_t i = 0; i < a->plans.n; i++)
-		TRY(put_plan(a, &a->plans.at[i], plans));
-	TRY(put_notes(a, root));
+		TRY(put_plan_entry(a, &a->plans.at[i], plans));
+	TRY(put_about(a, root));
 	TRY(put_weight_digests(a, root));
-	return put_digests(l, root);
-}
-
-static clv_status describe(const artifact *a, const layout *l, strbuf *out)
-{
-	json_t *root = json_object();
-	if (!root)
-		return fail_nomem();
-	clv_status st = put_all(a, l, root);
-	if (st == CLV_OK)
-		st = json_print(root, 0, out);
-	json_decref(root);
-	return st;
+	return put_digests(((const description *)ctx)->l, root);
 }
 
 /* ---- the file --------------------------------------------------------------------------------------------------- */
@@ -280,62 +267,42 @@ static void texts_free(texts *t)
 	arena_free(&t->keys);
 }
 
-static clv_status add_text(texts *t, const char *key, strbuf *b /* taken */)
+/* An empty text under a key. *out is good until the next one is added. */
+static clv_status new_text(texts *t, const char *key, strbuf **out)
 {
-	clv_status st = b->failed ? fail_nomem() : vec_push(&t->owned, *b);
-	if (st != CLV_OK) {
-		strbuf_free(b);
-		return st;
-	}
-	const char *kept = arena_str(&t->keys, key);
-	if (!kept)
-		return fail_nomem();
-	return vec_push(&t->at, ((st_text){kept, b->at, b->n}));
-}
-
-static clv_status add_plan_text(texts *t, const plan *p, uint32_t number)
-{
-	strbuf key = STRBUF_INIT, text = STRBUF_INIT;
-	char *name;
-	strbuf_printf(&key, "%s%u", ARTIFACT_PLAN_KEY, number);
-	TRY(strbuf_take(&key, &name));
-	plan_print(p, &text);
-	clv_status st = add_text(t, name, &text);
-	mem_free(name);
-	return st;
-}
-
-static clv_status add_segments_text(texts *t, const artifact *a)
-{
-	strbuf text = STRBUF_INIT;
-	clv_status st = segments_print(a, &text);
-	if (st == CLV_OK)
-		return add_text(t, ARTIFACT_SEGMENTS_KEY, &text);
-	strbuf_free(&text);
-	return st;
+	st_text text = {.key = arena_str(&t->keys, key)};
+	TRY_MEM(text.key);
+	TRY(vec_push(&t->at, text));
+	TRY(vec_push(&t->owned, (strbuf)STRBUF_INIT));
+	*out = &t->owned.at[t->owned.n - 1];
+	return CLV_OK;
 }
 
 static clv_status make_texts(const artifact *a, const layout *l, texts *t)
 {
-	strbuf check = STRBUF_INIT, described = STRBUF_INIT, tensors = STRBUF_INIT;
-	strbuf_puts(&check, ARTIFACT_NO_CHECK);
-	TRY(add_text(t, ARTIFACT_CHECK_KEY, &check));
-	clv_status st = describe(a, l, &described);
-	if (st != CLV_OK) {
-		strbuf_free(&described);
-		return st;
+	strbuf *b;
+	TRY(new_text(t, ARTIFACT_CHECK_KEY, &b));
+	strbuf_puts(b, ARTIFACT_NO_CHECK);
+	TRY(new_text(t, ARTIFACT_KEY, &b));
+	TRY(json_write(put_description, &(description){a, l}, b));
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		char key[PLAN_KEY];
+		plan_key(i, key);
+		TRY(new_text(t, key, &b));
+		plan_print(a->plans.at[i].p, b);
 	}
-	TRY(add_text(t, ARTIFACT_KEY, &described));
-	for (uint32_t i = 0; i < a->plans.n; i++)
-		TRY(add_plan_text(t, a->plans.at[i].p, i));
-	if (segments_any(a) || fallbacks_any(a))
-		TRY(add_segments_text(t, a));
-	st = payload_header(a->tensors, &tensors);
-	if (st != CLV_OK) {
-		strbuf_free(&tensors);
-		return st;
+	if (segments_any(a) || fallbacks_any(a)) {
+		TRY(new_text(t, ARTIFACT_SEGMENTS_KEY, &b));
+		TRY(segments_print(a, b));
 	}
-	return add_text(t, PAYLOAD_KEY, &tensors);
+	TRY(new_text(t, PAYLOAD_KEY, &b));
+	TRY(payload_header(a->tensors, b));
+	for (uint32_t i = 0; i < t->at.n; i++) {
+		TRY_MEM(!t->owned.at[i].failed);
+		t->at.at[i].text = t->owned.at[i].at;
+		t->at.at[i].n = t->owned.at[i].n;
+	}
+	return CLV_OK;
 }
 
 /* The header has zeros where its check goes: they are part of what is checked. */
@@ -366,14 +333,14 @@ static clv_status make_image(const artifact *a, const layout *l, st_image *out)
 }
 
 /* Beside the path, or else to the bytes. */
-static clv_status put(artifact *a, const char *path, st_pending *file, strbuf *bytes)
+static clv_status write_or_append(artifact *a, const char *path, st_pending *file, strbuf *bytes)
 {
 	layout l = {0};
 	st_image image;
 	if (a->file)
 		return fail(CLV_E_INVALID, "an artifact that was opened is not written again; a copy of it is");
 	TRY(artifact_ready(a));
-	clv_status st = lay_out(&l, a);
+	clv_status st = lay_out_entries(&l, a);
 	if (st == CLV_OK)
 		st = make_image(a, &l, &image);
 	if (st == CLV_OK) {
@@ -387,16 +354,16 @@ static clv_status put(artifact *a, const char *path, st_pending *file, strbuf *b
 clv_status artifact_save(artifact *a, const char *path)
 {
 	st_pending file;
-	TRY(put(a, path, &file, NULL));
+	TRY(write_or_append(a, path, &file, NULL));
 	return st_commit(&file);
 }
 
 clv_status artifact_write(artifact *a, const char *path, st_pending *out)
 {
-	return put(a, path, out, NULL);
+	return write_or_append(a, path, out, NULL);
 }
 
 clv_status artifact_append(artifact *a, strbuf *out)
 {
-	return put(a, NULL, NULL, out);
+	return write_or_append(a, NULL, NULL, out);
 }

@@ -1,4 +1,4 @@
-/* Two artifacts: what each says about itself, its plans one by one, its tensors by name. */
+/* Compares two artifacts: what each says about itself, its plans, its tensors by name. */
 #include "file/diff.h"
 
 #include <stdio.h>
@@ -91,7 +91,7 @@ static clv_status diff_notes(files *f)
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
-static void shape_text(const payload_tensor *t, const int64_t *dims, strbuf *b)
+static void dims_list_text(const payload_tensor *t, const int64_t *dims, strbuf *b)
 {
 	strbuf_putc(b, '[');
 	for (uint32_t i = 0; i < t->ndim; i++) {
@@ -113,8 +113,8 @@ static void memory_text(const artifact *a, const payload_tensor *t, strbuf *b)
 static clv_status compare_dims(files *f, const char *what, const payload_tensor *x, const int64_t *a,
                                const payload_tensor *y, const int64_t *b)
 {
-	shape_text(x, a, &f->d->before);
-	shape_text(y, b, &f->d->after);
+	dims_list_text(x, a, &f->d->before);
+	dims_list_text(y, b, &f->d->after);
 	return diff_compare(f->d, "", what);
 }
 
@@ -141,7 +141,7 @@ static clv_status lone_tensor(files *f, const payload_tensor *t, diff_change cha
 	diff_open(f->d, DIFF_WEIGHTS);
 	name_quoted(f->d, t->label);
 	strbuf_puts(&f->d->after, dtype_name(t->dtype));
-	shape_text(t, t->sizes, &f->d->after);
+	dims_list_text(t, t->sizes, &f->d->after);
 	return diff_one(f->d, DIFF_WEIGHTS, change);
 }
 

@@ -1,5 +1,6 @@
-/* The data of two tensors of one shape: first by digest, then element by element from the mapped files, a block at a time.
- * Elements are equal when their bits are; where the types differ, when their values are. */
+/* Compares the data of two tensors of one shape.
+ * The data of two tensors of one shape: first by digest, then element by element from the mapped files, a block at a
+ * time. Elements are equal when their bits are; where the types differ, when their values are. */
 #include <math.h>
 #include <string.h>
 
@@ -46,7 +47,7 @@ static void elements_start(const artifact *a, uint32_t tensor, elements *e)
 	memcpy(e->strides, t->strides, t->ndim * sizeof *e->strides);
 }
 
-static void step(elements *e)
+static void step_element(elements *e)
 {
 	for (uint32_t i = e->t->ndim; i-- > 0;) {
 		e->offset += e->strides[i];
@@ -67,7 +68,7 @@ static const uint8_t *elements_next(elements *e, size_t n)
 	}
 	for (size_t i = 0; i < n; i++) {
 		memcpy(e->block + i * e->item, e->at + e->offset * (int64_t)e->item, e->item);
-		step(e);
+		step_element(e);
 	}
 	return e->block;
 }

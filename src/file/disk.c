@@ -1,5 +1,6 @@
-/* Files as a whole. What is written goes to a file of another name beside the target, which then takes its place: a
- * reader sees the old content or the new one, never a part. */
+/* Reads, maps and writes whole files.
+ * What is written goes to a file of another name next to the target, which then takes its place: a reader sees the old
+ * content or the new one, never a part. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -46,7 +47,7 @@ static bool step_fails(void)
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
-static clv_status read_all(int fd, const char *path, uint8_t *to, size_t n)
+static clv_status read_bytes(int fd, const char *path, uint8_t *to, size_t n)
 {
 	for (size_t at = 0; at < n;) {
 		ssize_t got = read(fd, to + at, n - at);
@@ -78,9 +79,8 @@ static clv_status read_open(int fd, const char *path, size_t most, uint8_t **dat
 	if (*n > most)
 		return fail(CLV_E_IO, "cannot read %s: it has %zu bytes, %zu at most are expected here", path, *n, most);
 	*data = mem_realloc(NULL, *n, 1);
-	if (!*data)
-		return fail_nomem();
-	clv_status st = read_all(fd, path, *data, *n);
+	TRY_MEM(*data);
+	clv_status st = read_bytes(fd, path, *data, *n);
 	if (st != CLV_OK)
 		mem_free(*data);
 	return st;
@@ -112,7 +112,7 @@ static clv_status copy_open(int fd, const char *path, mapping *m)
 	if (at == MAP_FAILED)
 		return fail_nomem();
 	m->at = at;
-	TRY(read_all(fd, path, at, m->n));
+	TRY(read_bytes(fd, path, at, m->n));
 	return mprotect(at, m->n, PROT_READ) == 0 ? CLV_OK : fail_io("protect the copy of", path);
 }
 
@@ -151,7 +151,7 @@ void file_unmap(mapping *m)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
-static clv_status write_all(int fd, const char *path, const void *from, size_t n)
+static clv_status write_bytes(int fd, const char *path, const void *from, size_t n)
 {
 	for (const char *at = from; n;) {
 		ssize_t put = step_fails() ? -1 : write(fd, at, n);
@@ -167,10 +167,10 @@ static clv_status write_all(int fd, const char *path, const void *from, size_t n
 
 static clv_status write_image(int fd, const char *path, const st_image *image)
 {
-	TRY(write_all(fd, path, image->head, image->head_n));
+	TRY(write_bytes(fd, path, image->head, image->head_n));
 	for (uint32_t i = 0; i < image->n; i++) {
 		const st_entry *e = &image->entries[image->order[i]];
-		TRY(write_all(fd, path, e->data, e->nbytes));
+		TRY(write_bytes(fd, path, e->data, e->nbytes));
 	}
 	return (!step_fails() && fsync(fd) == 0) || errno == EINVAL ? CLV_OK : fail_io("write", path);
 }
@@ -180,7 +180,7 @@ clv_status file_create(const char *path, const void *data, size_t n, bool secret
 	int fd = step_fails() ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, secret ? 0600 : 0666);
 	if (fd < 0)
 		return fail_io("write", path);
-	clv_status st = write_all(fd, path, data, n);
+	clv_status st = write_bytes(fd, path, data, n);
 	if (st == CLV_OK && (step_fails() || fsync(fd) != 0))
 		st = fail_io("write", path);
 	close(fd);
@@ -206,7 +206,7 @@ static bool keep_new(int fd, const char *name)
 	return has_name(fd, name, &here);
 }
 
-/* What can be locked was left behind by a writer that is gone. Nobody else may own it or know it by another name. */
+/* What can be locked was left behind by a writer that is gone. It must be ours and have no other name. */
 static bool take_over(int fd, const char *name)
 {
 	struct stat here;
@@ -214,7 +214,7 @@ static bool take_over(int fd, const char *name)
 	       here.st_nlink == 1 && here.st_uid == geteuid() && ftruncate(fd, 0) == 0;
 }
 
-/* -1: errno says why; EEXIST: somebody else has this name. */
+/* -1: errno says why; EEXIST: another writer has this name. */
 static int open_for_us(const char *name)
 {
 	int fd = step_fails() ? -1 : open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -231,7 +231,7 @@ static int open_for_us(const char *name)
 	return -1;
 }
 
-/* Opens path.<k>.tmp, the first k that nobody is writing, with the permissions that any new file gets. */
+/* Opens path.<k>.tmp, the first k that is not being written, with the permissions that any new file gets. */
 static clv_status open_beside(const char *path, char **name, int *fd)
 {
 	for (unsigned k = 0; k < 1000; k++) {
@@ -268,7 +268,7 @@ static void sync_folder(const char *folder)
 	close(fd);
 }
 
-/* What replaces a file may be read by whom that one may be read by; before there is anything in it. */
+/* Gives the new file the permissions of the one it replaces, before it has any content. */
 static clv_status keep_mode(int fd, const char *path, const struct stat *old)
 {
 	struct stat now;
@@ -320,7 +320,7 @@ void st_drop(st_pending *f)
 	*f = (st_pending){0};
 }
 
-/* The file takes the place of the target while it is locked: who finds its old name afterwards finds another one. */
+/* The file takes the place of the target while it is locked: a process that finds its old name afterwards finds another file. */
 static clv_status rename_pending(st_pending *f)
 {
 	char *folder;

@@ -1,4 +1,4 @@
-/* Over jansson: reading with errors of ours, building with checks, members by type. */
+/* Reads and builds JSON with jansson, with our errors. */
 #include "file/json.h"
 
 #include <string.h>
@@ -31,8 +31,7 @@ clv_status json_print(const json_t *root, size_t align, strbuf *out)
 {
 	size_t n = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = align ? (n + align - 1) / align * align : n;
 	char *text = n ? mem_realloc(NULL, padded, 1) : NULL;
-	if (!text)
-		return fail_nomem();
+	TRY_MEM(text);
 	memset(text, ' ', padded);
 	bool whole = json_dumpb(root, text, n, JSON_COMPACT) == n;
 	strbuf_add(out, text, padded);
@@ -78,6 +77,64 @@ clv_status json_put_string(json_t *object, const char *key, const char *s)
 	return json_put_text(object, key, s, strlen(s));
 }
 
+clv_status json_write(json_put_fn put, const void *ctx, strbuf *out)
+{
+	json_t *root = json_object();
+	TRY_MEM(root);
+	clv_status st = put(ctx, root);
+	if (st == CLV_OK)
+		st = json_print(root, 0, out);
+	json_decref(root);
+	return st;
+}
+
+clv_status json_put_list(json_t *object, const char *key, json_t **out)
+{
+	*out = json_array();
+	return json_put(object, key, *out);
+}
+
+clv_status json_put_object(json_t *object, const char *key, json_t **out)
+{
+	*out = json_object();
+	return json_put(object, key, *out);
+}
+
+clv_status json_push_object(json_t *array, json_t **out)
+{
+	*out = json_object();
+	return json_push(array, *out);
+}
+
+clv_status json_push_string(json_t *array, const char *s)
+{
+	json_t *text;
+	TRY(json_text(s, strlen(s), &text));
+	return json_push(array, text);
+}
+
+clv_status json_put_ids(json_t *object, const char *key, const uint32_t *at, uint32_t n)
+{
+	json_t *list;
+	TRY(json_put_list(object, key, &list));
+	for (uint32_t i = 0; i < n; i++)
+		TRY(json_push(list, json_integer(at[i])));
+	return CLV_OK;
+}
+
+const char *json_plain_string(const json_t *text)
+{
+	const char *s = json_string_value(text);
+	return s && strlen(s) == json_string_length(text) ? s : NULL;
+}
+
+bool json_id(const json_t *number, uint32_t *out)
+{
+	json_int_t n = json_integer_value(number);
+	*out = (uint32_t)n;
+	return json_is_integer(number) && n >= 0 && n < UINT32_MAX;
+}
+
 static clv_status no_member(const char *key, const char *type)
 {
 	return fail(CLV_E_PARSE, "\"%s\" is missing or is not %s", key, type);
@@ -89,13 +146,16 @@ clv_status json_get_array(const json_t *object, const char *key, const json_t **
 	return json_is_array(*out) ? CLV_OK : no_member(key, "an array");
 }
 
+clv_status json_get_object(const json_t *object, const char *key, json_t **out)
+{
+	*out = json_object_get(object, key);
+	return json_is_object(*out) ? CLV_OK : no_member(key, "an object");
+}
+
 clv_status json_get_string(const json_t *object, const char *key, const char **out)
 {
-	const json_t *s = json_object_get(object, key);
-	if (!json_is_string(s) || strlen(json_string_value(s)) != json_string_length(s))
-		return no_member(key, "a plain string");
-	*out = json_string_value(s);
-	return CLV_OK;
+	*out = json_plain_string(json_object_get(object, key));
+	return *out ? CLV_OK : no_member(key, "a plain string");
 }
 
 clv_status json_get_int(const json_t *object, const char *key, int64_t *out)

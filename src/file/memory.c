@@ -1,4 +1,4 @@
-/* Tensors and the memory they are on.
+/* Places tensors on the memory that they share, when payloads are written and read.
  *
  * Written: tensors of one storage make one entry, the part of the storage that they use; bytes in it that belong to none
  * of them are zero. A tensor that has its storage for itself makes an entry of its own shape, row by row, whatever its
@@ -149,7 +149,7 @@ static clv_status find_memory(payload *p, table *by_storage, const payload_tenso
 }
 
 /* The memory now also has to hold t, whose offset is in the storage until the start of the memory is known. */
-static clv_status join(payload_memory *m, payload_tensor *t)
+static clv_status extend_memory(payload_memory *m, payload_tensor *t)
 {
 	size_t extent;
 	TRY(strided_extent(t->ndim, t->sizes, t->strides, &extent));
@@ -174,7 +174,7 @@ static clv_status group(payload *p)
 		payload_tensor *t = &p->tensors.at[i];
 		st = find_memory(p, &by_storage, t, i, &t->memory);
 		if (st == CLV_OK)
-			st = join(&p->memories.at[t->memory], t);
+			st = extend_memory(&p->memories.at[t->memory], t);
 	}
 	table_free(&by_storage);
 	return st;
@@ -182,15 +182,18 @@ static clv_status group(payload *p)
 
 /* ---- data as it is written -------------------------------------------------------------------------------------- */
 
+clv_status payload_own(payload *p, void *buffer)
+{
+	clv_status st = buffer ? vec_push(&p->buffers, buffer) : fail_nomem();
+	if (st != CLV_OK)
+		mem_free(buffer);
+	return st;
+}
+
 static clv_status new_buffer(payload *p, size_t n, void **out)
 {
 	*out = mem_alloc(n);
-	if (!*out)
-		return fail_nomem();
-	clv_status st = vec_push(&p->buffers, *out);
-	if (st != CLV_OK)
-		mem_free(*out);
-	return st;
+	return payload_own(p, *out);
 }
 
 static clv_status take_dense(payload *p, payload_memory *m, payload_tensor *t)
@@ -215,7 +218,7 @@ static size_t start_of(const payload_memory *m)
 	return m->mixed ? m->low / WIDEST * WIDEST : m->low;
 }
 
-/* Only what the tensors name is copied: what else the storage holds is nobody's business. */
+/* Only what the tensors name is copied: other content of the storage must not leak. */
 static clv_status take_span(payload *p, payload_memory *m, uint32_t number)
 {
 	size_t low = start_of(m);
@@ -246,7 +249,7 @@ static uint8_t lead_of(const payload *p, const payload_memory *m, uint32_t numbe
 		if (t->memory != number)
 			continue;
 		left--;
-		size_t item = dtype_bits(t->dtype) / 8;
+		size_t item = item_size(t->dtype);
 		widest = item > widest ? item : widest;
 		if (t->has_lead)
 			return (uint8_t)((t->lead + start_of(m)) % MEMORY_ALIGN);
@@ -310,14 +313,6 @@ static clv_status choose_encoding(const payload *p, uint32_t number, encoding *o
 	return CLV_OK;
 }
 
-static clv_status own_buffer(payload *p, void *buffer)
-{
-	clv_status st = vec_push(&p->buffers, buffer);
-	if (st != CLV_OK)
-		mem_free(buffer);
-	return st;
-}
-
 /* A name that no tensor has. */
 static clv_status scales_name(payload *p, uint32_t number, const char **out)
 {
@@ -356,7 +351,7 @@ static clv_status narrow_memory(payload *p, uint32_t number)
 	double *at;
 	if (m->encoding == ENC_INT8) {
 		TRY(int8_scales(m->dtype, m->data, count, m->dense ? t->ndim : 0, t->sizes, &m->scales, &at));
-		TRY(own_buffer(p, at));
+		TRY(payload_own(p, at));
 	}
 	TRY(new_buffer(p, n, &small));
 	narrow(m->encoding, m->dtype, m->data, count, &m->scales, small, &m->loss);
@@ -382,7 +377,7 @@ static clv_status pack_memory(payload *p, payload_memory *m)
 	m->encoding = ENC_PLAIN;
 	if (small.data_n == 0)
 		return CLV_OK;
-	TRY(own_buffer(p, packed));
+	TRY(payload_own(p, packed));
 	small.data = packed;
 	if (m->dense)
 		give_room_back(p, &plain);
@@ -412,7 +407,7 @@ static clv_status compress(payload *p, uint32_t number)
 /* ---- entries ---------------------------------------------------------------------------------------------------- */
 
 /* Shape of the entry: the tensor's, or one dimension; and one more of 2 for complex numbers that are pairs. */
-static clv_status add_entry(payload *p, const payload_memory *m)
+static clv_status add_memory_entry(payload *p, const payload_memory *m)
 {
 	const payload_tensor *t = &p->tensors.at[m->first];
 	int64_t shape[PAYLOAD_NDIM + 1];
@@ -463,7 +458,7 @@ clv_status payload_entries(payload *p)
 		TRY(compress(p, i));
 		if (!p->unchecked)
 			m->digest = memory_digest(m);
-		TRY(add_entry(p, m));
+		TRY(add_memory_entry(p, m));
 		TRY(add_scales_entry(p, m));
 	}
 	return CLV_OK;

@@ -1,5 +1,6 @@
-/* Floats as bits. Everything goes through f32, which holds f16 and bf16 exactly; a double is rounded to f32 towards odd,
- * which keeps what the second rounding needs to know, so that no value is rounded twice. */
+/* Compresses floats to f16, bf16 and int8.
+ * Everything goes through f32, which holds f16 and bf16 exactly; a double is rounded to f32 towards odd, which keeps
+ * what the second rounding needs to know, so that no value is rounded twice. */
 #include "file/narrow.h"
 
 #include <float.h>
@@ -609,7 +610,7 @@ static double bytes_of(const chooser *c, const narrow_scales *s)
 static const double ENOUGH = 0.07; /* numbers without outliers lose less than this, whatever they are */
 
 /* More scales have to be worth their bytes: twice as many bytes must leave less than half of the loss. */
-static void choose(const chooser *c, const narrow_scales *ways, size_t n, double *room, narrow_scales *out)
+static void choose_scales(const chooser *c, const narrow_scales *ways, size_t n, double *room, narrow_scales *out)
 {
 	double least = INFINITY;
 	size_t best = 0;
@@ -641,7 +642,7 @@ clv_status int8_scales(dtype from, const void *src, size_t count, uint32_t ndim,
 	*at = mem_alloc(ways[n - 1].n * sizeof **at); /* the last has most */
 	clv_status st = c.most && *at ? find_largest(&c) : fail_nomem();
 	if (st == CLV_OK && count)
-		choose(&c, ways, n, *at, out);
+		choose_scales(&c, ways, n, *at, out);
 	mem_free(c.most);
 	if (st == CLV_OK)
 		return CLV_OK;

@@ -29,7 +29,7 @@ static void skip_space(reader *r)
 		r->at++;
 }
 
-static bool take(reader *r, char c)
+static bool take_char(reader *r, char c)
 {
 	skip_space(r);
 	if (r->at == r->end || *r->at != c)
@@ -51,8 +51,8 @@ static bool take_word(reader *r, const char *word)
 /* A text without escapes into out, which has room for n bytes. */
 static bool take_text(reader *r, char *out, size_t n)
 {
-	char quote = take(r, '\'') ? '\'' : '"';
-	if (quote == '"' && !take(r, '"'))
+	char quote = take_char(r, '\'') ? '\'' : '"';
+	if (quote == '"' && !take_char(r, '"'))
 		return false;
 	const char *close = memchr(r->at, quote, (size_t)(r->end - r->at));
 	if (!close || (size_t)(close - r->at) >= n || memchr(r->at, '\\', (size_t)(close - r->at)))
@@ -78,15 +78,15 @@ static bool take_size(reader *r, int64_t *out)
 /* (), (3,), (3, 4) */
 static clv_status read_shape(reader *r, npy *a)
 {
-	if (!take(r, '('))
+	if (!take_char(r, '('))
 		return fail(CLV_E_PARSE, "its shape is no tuple");
-	while (!take(r, ')')) {
+	while (!take_char(r, ')')) {
 		if (a->ndim == NPY_DIMS_MAX)
 			return fail(CLV_E_PARSE, "it has more than %d dimensions", NPY_DIMS_MAX);
 		if (!take_size(r, &a->shape[a->ndim]))
 			return fail(CLV_E_PARSE, "dimension %u is no size", a->ndim);
 		a->ndim++;
-		if (!take(r, ',') && (r->at == r->end || *r->at != ')'))
+		if (!take_char(r, ',') && (r->at == r->end || *r->at != ')'))
 			return fail(CLV_E_PARSE, "its shape does not end");
 	}
 	return CLV_OK;
@@ -103,7 +103,7 @@ static const struct {
 static clv_status read_descr(reader *r, npy *a)
 {
 	char descr[16];
-	if (take(r, '['))
+	if (take_char(r, '['))
 		return fail(CLV_E_UNSUPPORTED, "it has records of several fields; a tensor has numbers of one type");
 	if (!take_text(r, descr, sizeof descr))
 		return fail(CLV_E_PARSE, "its descr is no short text");
@@ -131,7 +131,7 @@ static clv_status read_field(reader *r, npy *a, unsigned *seen)
 	static const char *const keys[] = {"descr", "fortran_order", "shape"};
 	static clv_status (*const readers[])(reader *, npy *) = {read_descr, read_order, read_shape};
 	char key[16];
-	if (!take_text(r, key, sizeof key) || !take(r, ':'))
+	if (!take_text(r, key, sizeof key) || !take_char(r, ':'))
 		return fail(CLV_E_PARSE, "its header is no dict of texts");
 	for (unsigned i = 0; i < 3; i++) {
 		if (strcmp(key, keys[i]) != 0)
@@ -147,11 +147,11 @@ static clv_status read_field(reader *r, npy *a, unsigned *seen)
 static clv_status read_header(reader *r, npy *a)
 {
 	unsigned seen = 0;
-	if (!take(r, '{'))
+	if (!take_char(r, '{'))
 		return fail(CLV_E_PARSE, "its header is no dict");
-	while (!take(r, '}')) {
+	while (!take_char(r, '}')) {
 		TRY(read_field(r, a, &seen));
-		if (!take(r, ',') && (r->at == r->end || *r->at != '}'))
+		if (!take_char(r, ',') && (r->at == r->end || *r->at != '}'))
 			return fail(CLV_E_PARSE, "its header does not end");
 	}
 	skip_space(r);

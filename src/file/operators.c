@@ -1,4 +1,4 @@
-/* Operators of a plan against the list of those that a file may hold.
+/* Checks the operators of a plan against the list of those that a file may hold.
  *
  * A plan names its operators, and a name is all that it takes to call one: to read a file, to write through an index that
  * nobody checks, to talk to another process. So a file from elsewhere may hold only what is on a list (FILE_ALLOW in
@@ -11,7 +11,7 @@
 
 /* ---- entries: "aten::add", "aten::add.Tensor", "aten::*" ------------------------------------------------------------- */
 
-static bool is_word(const char *s, size_t n)
+static bool is_identifier(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		if (!(s[i] == '_' || (s[i] >= '0' && s[i] <= '9') || (s[i] >= 'a' && s[i] <= 'z') ||
@@ -24,8 +24,8 @@ static clv_status check_entry(const char *text)
 {
 	op_name e = op_split(text ? text : "");
 	const char *overload = e.base + e.n;
-	bool right = is_word(e.text, e.space) && (!strcmp(e.base, "*") || is_word(e.base, e.n)) &&
-	             (!*overload || is_word(overload + 1, strlen(overload + 1)));
+	bool right = is_identifier(e.text, e.space) && (!strcmp(e.base, "*") || is_identifier(e.base, e.n)) &&
+	             (!*overload || is_identifier(overload + 1, strlen(overload + 1)));
 	if (right)
 		return CLV_OK;
 	return fail(
@@ -65,7 +65,7 @@ static bool is_allowed(const op_name *op, const char *const *allow, uint32_t nal
 }
 
 /* `op` is NULL where the name is none that could be allowed. */
-static clv_status refuse(const plan *p, node_id n, const op_name *op)
+static clv_status refuse_operator(const plan *p, node_id n, const op_name *op)
 {
 	node_names *names;
 	strbuf b = STRBUF_INIT;
@@ -76,10 +76,10 @@ static clv_status refuse(const plan *p, node_id n, const op_name *op)
 	const char *text = plan_s(p, p->nodes.at[n].op), *name = node_name(names, n);
 	size_t base = op ? (size_t)(op->base - text) + op->n : 0;
 	if (st == CLV_OK && op)
-		st = fail(
-			CLV_E_UNSUPPORTED,
-			"node %.200s%.400s: %.200s %s, so a file may not hold it; who trusts the file allows it by name: \"%.*s\"",
-			name, place, text, reason_of(op), base < 200 ? (int)base : 200, text);
+		st = fail(CLV_E_UNSUPPORTED,
+		          "node %.200s%.400s: %.200s %s, so a file may not hold it; if you trust the file, allow it by name: "
+		          "\"%.*s\"",
+		          name, place, text, reason_of(op), base < 200 ? (int)base : 200, text);
 	else if (st == CLV_OK)
 		st =
 			fail(CLV_E_UNSUPPORTED, "node %.200s%.400s: \"%.200s\" is no operator with a namespace", name, place, text);
@@ -95,9 +95,9 @@ clv_status operators_check(const plan *p, const char *const *allow, uint32_t nal
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		op_name op = op_split(plan_s(p, p->nodes.at[n].op));
 		if (!op.space || !op.n)
-			return refuse(p, n, NULL);
+			return refuse_operator(p, n, NULL);
 		if (!is_allowed(&op, allow, nallow))
-			return refuse(p, n, &op);
+			return refuse_operator(p, n, &op);
 	}
 	return CLV_OK;
 }

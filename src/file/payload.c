@@ -10,8 +10,7 @@ const char *const quant_schemes[] = {"per_tensor_affine", "per_channel_affine", 
 clv_status payload_new(payload_kind kind, payload **out)
 {
 	payload *p = mem_alloc(sizeof *p);
-	if (!p)
-		return fail_nomem();
+	TRY_MEM(p);
 	p->kind = kind;
 	p->unchecked = kind == PAYLOAD_WEIGHTS;
 	p->split_id = p->graph_signature = "";
@@ -65,8 +64,7 @@ clv_status payload_str(payload *p, const char *s, size_t n, uint32_t *out)
 	if (n >= UINT32_MAX)
 		return fail(CLV_E_OVERFLOW, "a text of %zu bytes is too long", n);
 	str copy = {arena_text(&p->arena, s, n), (uint32_t)n};
-	if (!copy.s)
-		return fail_nomem();
+	TRY_MEM(copy.s);
 	*out = p->strs.n;
 	return vec_push(&p->strs, copy);
 }
@@ -182,7 +180,7 @@ static clv_status check_quantiser(const payload_tensor *t)
 	return CLV_OK;
 }
 
-static clv_status check_tensor(const payload *p, const payload_tensor *t)
+static clv_status check_payload_tensor(const payload *p, const payload_tensor *t)
 {
 	dtype wire;
 	uint32_t parts;
@@ -212,9 +210,7 @@ static clv_status keep_quantiser(payload *p, const quantiser *from, const quanti
 clv_status payload_add_tensor(payload *p, const payload_tensor *from, uint32_t *out)
 {
 	payload_tensor t = *from;
-	clv_status st = check_tensor(p, from);
-	if (st != CLV_OK)
-		return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", from->label);
+	TRY_MORE(check_payload_tensor(p, from), "tensor \"%.64s\"", from->label);
 	TRY(payload_text(p, from->label, strlen(from->label), &t.label));
 	TRY(payload_text(p, from->device, strlen(from->device), &t.device));
 	TRY(payload_ints(p, from->sizes, from->ndim, &t.sizes));

@@ -113,6 +113,7 @@ void payload_free(payload *p);
 /* Copies in the payload's arena. */
 clv_status payload_text(payload *p, const char *s, size_t n, const char **out); /* no NUL inside */
 clv_status payload_str(payload *p, const char *s, size_t n, uint32_t *out);     /* into strs */
+clv_status payload_own(payload *p, void *buffer); /* taken, also on failure; NULL: out of memory */
 clv_status payload_ints(payload *p, const int64_t *from, uint32_t n, const int64_t **out);
 
 /* Checks and copies all but the data. A dtype that no payload holds is CLV_E_UNSUPPORTED. */

@@ -1,5 +1,6 @@
-/* A hostile file as a payload. The safetensors reader has checked the entries; here the header text is read, and every
- * tensor is checked against the entry it is said to be in. */
+/* Reads a hostile file as a payload.
+ * The safetensors reader has checked the entries; here the header text is read, and every tensor is checked against the
+ * entry it is said to be in. */
 #include <math.h>
 #include <string.h>
 
@@ -47,8 +48,8 @@ static clv_status get_size(const json_t *from, const char *key, const char *name
 
 typedef clv_status (*number_fn)(const json_t *from, const char *key, const char *name, int64_t *out);
 
-static clv_status read_number(payload *p, const json_t *from, const char *key, const char *name, number_fn f,
-                              payload_number *out)
+static clv_status read_named_number(payload *p, const json_t *from, const char *key, const char *name, number_fn f,
+                                    payload_number *out)
 {
 	TRY(f(from, key, name, &out->value));
 	return payload_text(p, name, strlen(name), &out->name);
@@ -56,14 +57,13 @@ static clv_status read_number(payload *p, const json_t *from, const char *key, c
 
 static clv_status read_named(reader *r, const char *key, number_fn f)
 {
-	json_t *object = json_object_get(r->root, key), *number;
+	json_t *object, *number;
 	const char *name;
-	if (!json_is_object(object))
-		return fail(CLV_E_PARSE, "\"%s\" is missing or no object", key);
+	TRY(json_get_object(r->root, key, &object));
 	json_object_foreach(object, name, number)
 	{
 		payload_number n;
-		TRY(read_number(r->p, number, key, name, f, &n));
+		TRY(read_named_number(r->p, number, key, name, f, &n));
 		TRY(f == get_flag ? vec_push(&r->p->requires_grad, n) : vec_push(&r->p->sizes, n));
 	}
 	return CLV_OK;
@@ -91,8 +91,7 @@ static clv_status read_dims(payload *p, const json_t *from, payload_schema *s)
 		return fail(CLV_E_PARSE, "a schema has %zu dimensions", json_array_size(dims));
 	s->ndim = (uint32_t)json_array_size(dims);
 	const char **kept = arena_alloc(&p->arena, s->ndim * sizeof *kept);
-	if (!kept)
-		return fail_nomem();
+	TRY_MEM(kept);
 	for (uint32_t i = 0; i < s->ndim; i++) {
 		const char *text = json_string_value(json_array_get(dims, i));
 		if (!text)
@@ -145,7 +144,7 @@ static clv_status read_boundary(reader *r)
 
 /* ---- memory ----------------------------------------------------------------------------------------------------- */
 
-static clv_status get_float(const json_t *from, const char *key, double *out)
+static clv_status get_float_member(const json_t *from, const char *key, double *out)
 {
 	const char *text;
 	TRY(json_get_string(from, key, &text));
@@ -197,10 +196,10 @@ static clv_status read_form(const json_t *from, payload_kind kind, payload_memor
 /* Payloads of before l2_error have another relative_error: the largest loss by the largest magnitude. */
 static clv_status read_loss(const json_t *from, narrow_loss *out)
 {
-	TRY(get_float(from, "error", &out->absolute));
-	TRY(get_float(from, "relative_error", &out->relative));
+	TRY(get_float_member(from, "error", &out->absolute));
+	TRY(get_float_member(from, "relative_error", &out->relative));
 	out->l2 = NAN;
-	return json_object_get(from, "l2_error") ? get_float(from, "l2_error", &out->l2) : CLV_OK;
+	return json_object_get(from, "l2_error") ? get_float_member(from, "l2_error", &out->l2) : CLV_OK;
 }
 
 static clv_status take_entry(reader *r, const json_t *from, const char *key, const char **name, const st_entry **out)
@@ -231,11 +230,7 @@ static clv_status load_scales(payload *p, payload_memory *m)
 	if (!m->scales_entry)
 		return CLV_OK;
 	double *at = mem_alloc(m->scales.n * sizeof *at);
-	clv_status st = at ? vec_push(&p->buffers, (void *)at) : fail_nomem();
-	if (st != CLV_OK) {
-		mem_free(at);
-		return st;
-	}
+	TRY(payload_own(p, at));
 	elements_load(m->scales_dtype, m->scales_data, m->scales.n, at);
 	for (size_t i = 0; i < m->scales.n; i++)
 		if (!isfinite(at[i]) || at[i] <= 0)
@@ -279,7 +274,7 @@ static clv_status read_encoding(reader *r, const json_t *from, payload_memory *m
 		return CLV_OK;
 	if (json_object_get(from, "scales"))
 		return read_scales(r, from, m);
-	TRY(get_float(from, "scale", &m->scales.one));
+	TRY(get_float_member(from, "scale", &m->scales.one));
 	return isfinite(m->scales.one) && m->scales.one > 0 ? CLV_OK
 	                                                    : fail(CLV_E_PARSE, "a scale is not finite and positive");
 }
@@ -356,8 +351,7 @@ static clv_status read_floats(payload *p, const json_t *from, const char *key, c
 	TRY(json_get_array(from, key, &list));
 	*n = (uint32_t)json_array_size(list); /* of a header: it has less than 2^32 bytes */
 	double *at = arena_alloc(&p->arena, (*n + 1) * sizeof *at);
-	if (!at)
-		return fail_nomem();
+	TRY_MEM(at);
 	for (uint32_t i = 0; i < *n; i++) {
 		const char *text = json_string_value(json_array_get(list, i));
 		if (!text)
@@ -502,7 +496,7 @@ static clv_status check_place(reader *r)
 	return check_dense(m, t, e, extent);
 }
 
-static clv_status read_tensors(reader *r)
+static clv_status read_payload_tensors(reader *r)
 {
 	const json_t *list;
 	TRY(json_get_array(r->root, "tensors", &list));
@@ -571,13 +565,13 @@ static clv_status check_kind(const json_t *root, payload_kind want)
 	return fail(CLV_E_PARSE, "there is no kind of payload \"%.32s\"", kind);
 }
 
-static clv_status read_all(reader *r)
+static clv_status read_payload(reader *r)
 {
 	TRY(check_kind(r->root, r->p->kind));
 	if (r->p->kind == PAYLOAD_BOUNDARY)
 		TRY(read_boundary(r));
 	TRY(read_memories(r));
-	TRY(read_tensors(r));
+	TRY(read_payload_tensors(r));
 	TRY(check_memories(r->p));
 	const json_t *values = json_object_get(r->root, "values");
 	return values ? tree_from_json(r->p, values) : fail(CLV_E_PARSE, "\"values\" is missing");
@@ -597,7 +591,7 @@ static clv_status check_text(const st_file *file, const char *text, size_t n, bo
 	return CLV_OK;
 }
 
-static clv_status read_file(const st_file *file, payload *p)
+static clv_status read_payload_file(const st_file *file, payload *p)
 {
 	size_t n;
 	json_t *root;
@@ -608,7 +602,7 @@ static clv_status read_file(const st_file *file, payload *p)
 		TRY(check_text(file, text, n, &p->unchecked));
 	TRY(json_read(text, n, "the payload's header", &root));
 	reader r = {.p = p, .file = file, .root = root, .used = mem_alloc(st_count(file) * sizeof(bool))};
-	clv_status st = r.used ? read_all(&r) : fail_nomem();
+	clv_status st = r.used ? read_payload(&r) : fail_nomem();
 	mem_free(r.used);
 	json_decref(root);
 	return st;
@@ -618,7 +612,7 @@ clv_status payload_from(const st_file *file, payload_kind kind, payload **out)
 {
 	payload *p;
 	TRY(payload_new(kind, &p));
-	clv_status st = read_file(file, p);
+	clv_status st = read_payload_file(file, p);
 	if (st == CLV_OK)
 		*out = p;
 	else

@@ -1,5 +1,6 @@
-/* The value tree as JSON. What JSON has stands for itself (null, true, texts, arrays, integers of 64 bits); everything
- * else is an object with one member that says what it is: {"tuple": […]}, {"float": "0.5"}, {"tensor": "label"}. */
+/* Converts trees of values to JSON and back.
+ * What JSON has stands for itself (null, true, texts, arrays, integers of 64 bits); everything else is an object with
+ * one member that says what it is: {"tuple": […]}, {"float": "0.5"}, {"tensor": "label"}. */
 #include <math.h>
 #include <string.h>
 
@@ -32,11 +33,6 @@ void float_print(double v, strbuf *b)
 		strbuf_printf(b, "nan:%016llx", (unsigned long long)bits);
 	else
 		strbuf_double(b, v);
-}
-
-static int hex_digit(char c)
-{
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 static bool nan_parse(const char *hex, double *out)
@@ -100,7 +96,7 @@ typedef struct writer {
 	uint32_t at;
 } writer;
 
-static clv_status put(writer *w, bool key, unsigned depth, json_t **out);
+static clv_status value_to_json(writer *w, bool key, unsigned depth, json_t **out);
 
 /* {member: inner}; inner is taken. */
 static clv_status wrap(const char *member, json_t *inner, json_t **out)
@@ -124,7 +120,7 @@ static clv_status put_wrapped_text(const char *member, strbuf *b, json_t **out)
 	return text ? wrap(member, text, out) : fail_nomem();
 }
 
-static clv_status put_int(const str *s, json_t **out)
+static clv_status int_to_json(const str *s, json_t **out)
 {
 	int64_t small;
 	if (!small_int(s->s, &small)) {
@@ -136,14 +132,14 @@ static clv_status put_int(const str *s, json_t **out)
 	return *out ? CLV_OK : fail_nomem();
 }
 
-static clv_status put_float(double v, json_t **out)
+static clv_status float_to_json(double v, json_t **out)
 {
 	strbuf b = STRBUF_INIT;
 	float_print(v, &b);
 	return put_wrapped_text("float", &b, out);
 }
 
-static clv_status put_complex(double re, double im, json_t **out)
+static clv_status complex_to_json(double re, double im, json_t **out)
 {
 	strbuf b = STRBUF_INIT, c = STRBUF_INIT;
 	float_print(re, &b);
@@ -159,7 +155,7 @@ static clv_status put_complex(double re, double im, json_t **out)
 	return fail_nomem();
 }
 
-static clv_status put_bytes(const str *s, json_t **out)
+static clv_status bytes_to_json(const str *s, json_t **out)
 {
 	static const char hex[] = "0123456789abcdef";
 	strbuf b = STRBUF_INIT;
@@ -177,7 +173,7 @@ static bool field_ok(const tree *t)
 }
 
 /* n elements from here on as an array; of pairs the first is a key; `skip` leaves out the names of fields. */
-static clv_status put_children(writer *w, const tree *t, bool key, bool skip, unsigned depth, json_t **out)
+static clv_status children_to_json(writer *w, const tree *t, bool key, bool skip, unsigned depth, json_t **out)
 {
 	json_t *array = json_array();
 	clv_status st = array ? CLV_OK : fail_nomem();
@@ -192,7 +188,7 @@ static clv_status put_children(writer *w, const tree *t, bool key, bool skip, un
 			st = fail(CLV_E_UNSUPPORTED, "a slice, range or size of something else than integers");
 			break;
 		}
-		st = put(w, key || name, depth + 1, &child);
+		st = value_to_json(w, key || name, depth + 1, &child);
 		if (st == CLV_OK)
 			st = json_push(array, child);
 	}
@@ -210,7 +206,7 @@ static const class *find_class(const char *name, uint32_t n)
 	return NULL;
 }
 
-static clv_status put_container(writer *w, const tree *t, bool key, unsigned depth, json_t **out)
+static clv_status container_to_json(writer *w, const tree *t, bool key, unsigned depth, json_t **out)
 {
 	json_t *children;
 	const class *c = NULL;
@@ -223,36 +219,36 @@ static clv_status put_container(writer *w, const tree *t, bool key, unsigned dep
 	}
 	if (key && t->kind != TREE_TUPLE && !(c && c->hashable))
 		return fail(CLV_E_UNSUPPORTED, "a key of a dict is a list, a dict or a slice");
-	TRY(put_children(w, t, key, c != NULL, depth, &children));
+	TRY(children_to_json(w, t, key, c != NULL, depth, &children));
 	*out = children;
 	if (t->kind == TREE_LIST)
 		return CLV_OK;
 	return wrap(c ? c->member : t->kind == TREE_TUPLE ? "tuple" : "dict", children, out);
 }
 
-static clv_status put_tensor(const payload *p, const tree *t, bool key, json_t **out)
+static clv_status tensor_to_json(const payload *p, const tree *t, bool key, json_t **out)
 {
 	if (key)
 		return fail(CLV_E_UNSUPPORTED, "a key of a dict is a tensor");
 	return wrap("tensor", json_string(p->tensors.at[t->u.v].label), out);
 }
 
-static clv_status put(writer *w, bool key, unsigned depth, json_t **out)
+static clv_status value_to_json(writer *w, bool key, unsigned depth, json_t **out)
 {
 	const tree *t = &w->p->values.at[w->at++];
 	switch ((tree_kind)t->kind) {
 	case TREE_NONE: *out = json_null(); return CLV_OK;
 	case TREE_BOOL: *out = json_boolean(t->u.b); return CLV_OK;
-	case TREE_INT: return put_int(&w->p->strs.at[t->u.s], out);
-	case TREE_FLOAT: return put_float(t->u.f, out);
-	case TREE_COMPLEX: return put_complex(t->u.c.re, t->u.c.im, out);
+	case TREE_INT: return int_to_json(&w->p->strs.at[t->u.s], out);
+	case TREE_FLOAT: return float_to_json(t->u.f, out);
+	case TREE_COMPLEX: return complex_to_json(t->u.c.re, t->u.c.im, out);
 	case TREE_STR: return json_text(w->p->strs.at[t->u.s].s, w->p->strs.at[t->u.s].n, out);
-	case TREE_BYTES: return put_bytes(&w->p->strs.at[t->u.s], out);
-	case TREE_VALUE: return put_tensor(w->p, t, key, out);
+	case TREE_BYTES: return bytes_to_json(&w->p->strs.at[t->u.s], out);
+	case TREE_VALUE: return tensor_to_json(w->p, t, key, out);
 	case TREE_LIST:
 	case TREE_TUPLE:
 	case TREE_DICT:
-	case TREE_OBJECT: return put_container(w, t, key, depth, out);
+	case TREE_OBJECT: return container_to_json(w, t, key, depth, out);
 	case TREE_OPAQUE:
 	case TREE_REAL: break; /* a payload has numbers, no formulas */
 	}
@@ -266,12 +262,12 @@ clv_status tree_to_json(const payload *p, json_t **out)
 		*out = json_null();
 		return CLV_OK;
 	}
-	return put(&w, false, 0, out);
+	return value_to_json(&w, false, 0, out);
 }
 
 /* ---- from JSON -------------------------------------------------------------------------------------------------- */
 
-static clv_status get(payload *p, const json_t *from, bool key, unsigned depth);
+static clv_status value_from_json(payload *p, const json_t *from, bool key, unsigned depth);
 
 static clv_status push(payload *p, tree t)
 {
@@ -292,7 +288,7 @@ static clv_status get_small_int(payload *p, const json_t *from)
 	return push_str(p, TREE_INT, text, (size_t)n);
 }
 
-static clv_status get_bytes(payload *p, const json_t *from)
+static clv_status bytes_from_json(payload *p, const json_t *from)
 {
 	const char *hex = json_string_value(from);
 	size_t n = hex ? json_string_length(from) : 0;
@@ -320,7 +316,7 @@ static clv_status get_float_text(const json_t *from, double *out)
 	return s ? float_parse(s, out) : fail(CLV_E_PARSE, "a float is no text");
 }
 
-static clv_status get_complex(payload *p, const json_t *from)
+static clv_status complex_from_json(payload *p, const json_t *from)
 {
 	tree t = {.kind = TREE_COMPLEX};
 	if (json_array_size(from) != 2)
@@ -330,7 +326,7 @@ static clv_status get_complex(payload *p, const json_t *from)
 	return push(p, t);
 }
 
-static clv_status get_tensor(payload *p, const json_t *from, bool key)
+static clv_status tensor_from_json(payload *p, const json_t *from, bool key)
 {
 	tree t = {.kind = TREE_VALUE};
 	const char *label = json_string_value(from);
@@ -342,7 +338,7 @@ static clv_status get_tensor(payload *p, const json_t *from, bool key)
 	return push(p, t);
 }
 
-static clv_status get_children(payload *p, const json_t *from, tree_kind kind, bool key, unsigned depth)
+static clv_status children_from_json(payload *p, const json_t *from, tree_kind kind, bool key, unsigned depth)
 {
 	size_t n = json_array_size(from);
 	if (!json_is_array(from) || n >= UINT32_MAX || (kind == TREE_DICT && n % 2))
@@ -353,7 +349,7 @@ static clv_status get_children(payload *p, const json_t *from, tree_kind kind, b
 		return fail(CLV_E_PARSE, "a key of a dict is a list or a dict");
 	TRY(push(p, (tree){.kind = (uint8_t)kind, .n = (uint32_t)n}));
 	for (size_t i = 0; i < n; i++)
-		TRY(get(p, json_array_get(from, i), key || (kind == TREE_DICT && i % 2 == 0), depth + 1));
+		TRY(value_from_json(p, json_array_get(from, i), key || (kind == TREE_DICT && i % 2 == 0), depth + 1));
 	return CLV_OK;
 }
 
@@ -378,7 +374,7 @@ static clv_status get_field(payload *p, const class *c, const json_t *from, size
 	return get_big_int(p, json_object_get(from, "int"));
 }
 
-static clv_status get_object(payload *p, const class *c, const json_t *from, bool key)
+static clv_status object_from_json(payload *p, const class *c, const json_t *from, bool key)
 {
 	size_t n = json_array_size(from);
 	tree t = {.kind = TREE_OBJECT, .n = (uint32_t)(2 * n)};
@@ -393,7 +389,7 @@ static clv_status get_object(payload *p, const class *c, const json_t *from, boo
 	return CLV_OK;
 }
 
-static clv_status get_float(payload *p, const json_t *from)
+static clv_status float_from_json(payload *p, const json_t *from)
 {
 	tree t = {.kind = TREE_FLOAT};
 	TRY(get_float_text(from, &t.u.f));
@@ -410,24 +406,24 @@ static clv_status get_wrapped(payload *p, const json_t *from, bool key, unsigned
 	if (strcmp(what, "int") == 0)
 		return get_big_int(p, inner);
 	if (strcmp(what, "float") == 0)
-		return get_float(p, inner);
+		return float_from_json(p, inner);
 	if (strcmp(what, "complex") == 0)
-		return get_complex(p, inner);
+		return complex_from_json(p, inner);
 	if (strcmp(what, "bytes") == 0)
-		return get_bytes(p, inner);
+		return bytes_from_json(p, inner);
 	if (strcmp(what, "tensor") == 0)
-		return get_tensor(p, inner, key);
+		return tensor_from_json(p, inner, key);
 	if (strcmp(what, "tuple") == 0)
-		return get_children(p, inner, TREE_TUPLE, key, depth);
+		return children_from_json(p, inner, TREE_TUPLE, key, depth);
 	if (strcmp(what, "dict") == 0)
-		return get_children(p, inner, TREE_DICT, key, depth);
+		return children_from_json(p, inner, TREE_DICT, key, depth);
 	for (size_t i = 0; i < CLASSES; i++)
 		if (strcmp(classes[i].member, what) == 0)
-			return get_object(p, &classes[i], inner, key);
+			return object_from_json(p, &classes[i], inner, key);
 	return fail(CLV_E_PARSE, "there is no kind of value \"%.32s\"", what);
 }
 
-static clv_status get(payload *p, const json_t *from, bool key, unsigned depth)
+static clv_status value_from_json(payload *p, const json_t *from, bool key, unsigned depth)
 {
 	switch (json_typeof(from)) {
 	case JSON_NULL: return push(p, (tree){.kind = TREE_NONE});
@@ -435,7 +431,7 @@ static clv_status get(payload *p, const json_t *from, bool key, unsigned depth)
 	case JSON_FALSE: return push(p, (tree){.kind = TREE_BOOL, .u.b = json_is_true(from)});
 	case JSON_INTEGER: return get_small_int(p, from);
 	case JSON_STRING: return push_str(p, TREE_STR, json_string_value(from), json_string_length(from));
-	case JSON_ARRAY: return get_children(p, from, TREE_LIST, key, depth);
+	case JSON_ARRAY: return children_from_json(p, from, TREE_LIST, key, depth);
 	case JSON_OBJECT: return get_wrapped(p, from, key, depth);
 	case JSON_REAL: break;
 	}
@@ -444,5 +440,5 @@ static clv_status get(payload *p, const json_t *from, bool key, unsigned depth)
 
 clv_status tree_from_json(payload *p, const json_t *from)
 {
-	return get(p, from, false, 0);
+	return value_from_json(p, from, false, 0);
 }

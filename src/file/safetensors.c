@@ -1,4 +1,5 @@
-/* Reading: the header is parsed by jansson, then every entry is checked on its own, then all of them together: sorted by
+/* Reads and writes safetensors files.
+ * Reading: the header is parsed by jansson, then every entry is checked on its own, then all of them together: sorted by
  * place they must cover the data without holes or overlaps. Writing is the same backwards. */
 #include "file/safetensors.h"
 
@@ -178,9 +179,7 @@ static clv_status read_entries(st_file *f)
 			continue;
 		}
 		st_entry e = {.name = key};
-		clv_status st = read_entry(f, info, &e);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", key);
+		TRY_MORE(read_entry(f, info, &e), "tensor \"%.64s\"", key);
 		TRY(vec_push(&f->entries, e));
 	}
 	return CLV_OK;
@@ -286,8 +285,7 @@ static clv_status parse_into(st_file *f, const uint8_t *bytes, size_t n)
 clv_status st_parse(const void *data, size_t n, st_file **out)
 {
 	st_file *f = mem_alloc(sizeof *f);
-	if (!f)
-		return fail_nomem();
+	TRY_MEM(f);
 	clv_status st = parse_into(f, data, n);
 	if (st != CLV_OK) {
 		st_free(f);
@@ -339,7 +337,7 @@ const char *st_metadata(const st_file *f, const char *key, size_t *n)
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
-static json_t *describe(const st_entry *e, size_t begin)
+static json_t *entry_as_json(const st_entry *e, size_t begin)
 {
 	json_t *shape = json_array(), *info = json_object(), *offsets = json_array();
 	bool ok = shape && info && offsets;
@@ -374,13 +372,13 @@ static clv_status check_entry(const st_entry *e, const json_t *header)
 	return CLV_OK;
 }
 
-static clv_status add_entry(json_t *header, const st_entry *e, size_t *at)
+static clv_status add_header_entry(json_t *header, const st_entry *e, size_t *at)
 {
 	size_t end;
 	TRY(check_entry(e, header));
 	if (__builtin_add_overflow(*at, e->nbytes, &end) || end > INT64_MAX)
 		return fail(CLV_E_OVERFLOW, "the file has more than 2^63 bytes");
-	TRY(json_put(header, e->name, describe(e, *at)));
+	TRY(json_put(header, e->name, entry_as_json(e, *at)));
 	*at = end;
 	return CLV_OK;
 }
@@ -402,8 +400,7 @@ static clv_status order_entries(st_image *image)
 	static const uint32_t widths[] = {64, 32, 16, 8};
 	uint32_t k = 0;
 	image->order = mem_ids(image->n);
-	if (!image->order)
-		return fail_nomem();
+	TRY_MEM(image->order);
 	for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
 		for (uint32_t i = 0; i < image->n; i++)
 			if (dtype_bits(image->entries[i].dtype) == widths[w])
@@ -439,8 +436,7 @@ static clv_status print_head(st_image *image, const json_t *header, size_t align
 static clv_status keep_order(st_image *image)
 {
 	image->order = mem_ids(image->n);
-	if (!image->order)
-		return fail_nomem();
+	TRY_MEM(image->order);
 	for (uint32_t i = 0; i < image->n; i++)
 		image->order[i] = i;
 	return CLV_OK;
@@ -453,9 +449,7 @@ static clv_status layout_into(st_image *image, json_t *header, const st_text *te
 	TRY(add_texts(header, texts, ntexts));
 	for (uint32_t i = 0; i < image->n; i++) {
 		const st_entry *e = &image->entries[image->order[i]];
-		clv_status st = add_entry(header, e, &at);
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", e->name);
+		TRY_MORE(add_header_entry(header, e, &at), "tensor \"%.64s\"", e->name);
 	}
 	TRY(print_head(image, header, align));
 	image->total = image->head_n + at;
@@ -466,8 +460,7 @@ static clv_status layout(const st_entry *entries, uint32_t n, const st_text *tex
                          st_image *out)
 {
 	json_t *header = json_object();
-	if (!header)
-		return fail_nomem();
+	TRY_MEM(header);
 	*out = (st_image){.entries = entries, .n = n};
 	clv_status st = layout_into(out, header, texts, ntexts, align);
 	json_decref(header);

@@ -1,5 +1,6 @@
-/* Tensors against what a split expects of its boundary. Dimensions are expressions of plan text, so they are read and
- * evaluated by a plan that holds the symbols and nothing else. */
+/* Checks tensors against what a split expects of its boundary.
+ * Dimensions are expressions of plan text, so they are read and evaluated by a plan that holds the symbols and nothing
+ * else. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,11 +12,10 @@ typedef struct checker {
 	int64_t *values; /* of the symbols, in order */
 } checker;
 
-static clv_status add_symbols(checker *c, uint32_t n)
+static clv_status add_size_symbols(checker *c, uint32_t n)
 {
 	c->values = mem_alloc((n + 1) * sizeof *c->values);
-	if (!c->values)
-		return fail_nomem();
+	TRY_MEM(c->values);
 	for (uint32_t i = 0; i < n; i++) {
 		symbol_id id;
 		TRY(plan_symbol(c->p, c->sizes[i].name, 0, INT64_MAX, &id));
@@ -34,9 +34,7 @@ static clv_status eval_dim(const checker *c, const char *text, int64_t *out)
 static clv_status check_dim(const checker *c, const payload_schema *want, const payload_tensor *got, uint32_t i)
 {
 	int64_t size;
-	clv_status st = eval_dim(c, want->dims[i], &size);
-	if (st != CLV_OK)
-		return st == CLV_E_NOMEM ? st : fail_more(st, "%s: dimension %u is \"%.64s\"", want->label, i, want->dims[i]);
+	TRY_MORE(eval_dim(c, want->dims[i], &size), "%s: dimension %u is \"%.64s\"", want->label, i, want->dims[i]);
 	if (size == got->sizes[i])
 		return CLV_OK;
 	return fail(CLV_E_INPUT, "%s: dimension %u is %" PRId64 ", expected %s = %" PRId64, want->label, i, got->sizes[i],
@@ -82,7 +80,7 @@ clv_status schema_check(const payload_schema *want, const payload_tensor *got, u
 {
 	checker c = {.sizes = sizes};
 	TRY(plan_new(&c.p));
-	clv_status st = add_symbols(&c, nsizes);
+	clv_status st = add_size_symbols(&c, nsizes);
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
 		st = check_one(&c, &want[i], &got[i]);
 	mem_free(c.values);

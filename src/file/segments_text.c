@@ -1,4 +1,4 @@
-/* Compiled segments as the text of a header, and back; what is read is hostile. */
+/* Writes compiled segments as header text, and reads them back; the text is hostile. */
 #include <string.h>
 
 #include "file/artifact_segments.h"
@@ -14,91 +14,68 @@ static clv_status put_pair(json_t *list, int64_t a, int64_t b)
 	return json_push(pair, json_integer(b));
 }
 
-static clv_status put_nodes(json_t *o, const artifact_segment *s)
+static clv_status put_segment_nodes(json_t *o, const artifact_segment *s)
 {
-	json_t *nodes = json_array();
-	TRY(json_put(o, "nodes", nodes));
-	TRY(json_push(nodes, json_integer(s->first)));
-	return json_push(nodes, json_integer(s->end));
+	return json_put_ids(o, "nodes", (const uint32_t[]){s->first, s->end}, 2);
 }
 
-static clv_status put_numbers(json_t *o, const char *key, const uint32_t *at, uint32_t n)
+static clv_status put_segment_notes(json_t *o, const char *key, const note_list *from)
 {
-	json_t *list = json_array();
-	TRY(json_put(o, key, list));
-	for (uint32_t i = 0; i < n; i++)
-		TRY(json_push(list, json_integer(at[i])));
+	json_t *notes;
+	TRY(json_put_object(o, key, &notes));
+	for (uint32_t i = 0; i < from->n; i++)
+		TRY(json_put_string(notes, from->at[i].key, from->at[i].text));
 	return CLV_OK;
-}
-
-static clv_status put_notes(json_t *o, const char *key, const artifact_note *at, uint32_t n)
-{
-	json_t *notes = json_object();
-	TRY(json_put(o, key, notes));
-	for (uint32_t i = 0; i < n; i++)
-		TRY(json_put_string(notes, at[i].key, at[i].text));
-	return CLV_OK;
-}
-
-static clv_status push_string(json_t *list, const char *s)
-{
-	json_t *text;
-	TRY(json_text(s, strlen(s), &text));
-	return json_push(list, text);
 }
 
 static clv_status put_segment(const artifact_segment *s, json_t *o)
 {
-	json_t *sizes = json_array(), *members;
-	TRY(json_put(o, "sizes", sizes));
-	TRY(put_nodes(o, s));
+	json_t *sizes, *members;
+	TRY(json_put_list(o, "sizes", &sizes));
+	TRY(put_segment_nodes(o, s));
 	TRY(json_put_string(o, "backend", s->backend));
 	for (uint32_t i = 0; i < s->sizes.n; i++)
 		TRY(put_pair(sizes, s->sizes.at[i].low, s->sizes.at[i].high));
-	TRY(put_numbers(o, "in_order", s->in_order.at, s->in_order.n));
-	TRY(put_numbers(o, "out_order", s->out_order.at, s->out_order.n));
-	TRY(put_notes(o, "needs", s->needs.at, s->needs.n));
-	TRY(put_notes(o, "facts", s->facts.at, s->facts.n));
+	TRY(json_put_ids(o, "in_order", s->in_order.at, s->in_order.n));
+	TRY(json_put_ids(o, "out_order", s->out_order.at, s->out_order.n));
+	TRY(put_segment_notes(o, "needs", &s->needs));
+	TRY(put_segment_notes(o, "facts", &s->facts));
 	if (s->seal)
 		TRY(json_put_string(o, "seal", s->seal));
-	members = json_array();
-	TRY(json_put(o, "members", members));
+	TRY(json_put_list(o, "members", &members));
 	for (uint32_t i = 0; i < s->members.n; i++)
-		TRY(push_string(members, s->members.at[i].name));
+		TRY(json_push_string(members, s->members.at[i].name));
 	return CLV_OK;
 }
 
 static clv_status put_dropped(const artifact_plan *e, json_t *o)
 {
-	json_t *dropped = json_array();
-	TRY(json_put(o, "dropped", dropped));
+	json_t *dropped, *one;
+	TRY(json_put_list(o, "dropped", &dropped));
 	for (uint32_t i = 0; i < e->dropped.n; i++) {
 		const artifact_segment *s = &e->dropped.at[i];
-		json_t *one = json_object();
-		TRY(json_push(dropped, one));
-		TRY(put_nodes(one, s));
+		TRY(json_push_object(dropped, &one));
+		TRY(put_segment_nodes(one, s));
 		TRY(json_put_string(one, "backend", s->backend));
-		TRY(put_notes(one, "facts", s->facts.at, s->facts.n));
+		TRY(put_segment_notes(one, "facts", &s->facts));
 	}
 	return CLV_OK;
 }
 
-static clv_status put_plan(const artifact_plan *e, json_t *o)
+static clv_status put_plan_segments(const artifact_plan *e, json_t *o)
 {
-	json_t *segments = json_array(), *fallbacks;
-	TRY(json_put(o, "segments", segments));
+	json_t *segments, *fallbacks, *one;
+	TRY(json_put_list(o, "segments", &segments));
 	for (uint32_t i = 0; i < e->segments.n; i++) {
-		json_t *one = json_object();
-		TRY(json_push(segments, one));
+		TRY(json_push_object(segments, &one));
 		TRY(put_segment(&e->segments.at[i], one));
 	}
-	fallbacks = json_array();
-	TRY(json_put(o, "fallbacks", fallbacks));
+	TRY(json_put_list(o, "fallbacks", &fallbacks));
 	for (uint32_t i = 0; i < e->fallbacks.n; i++) {
 		json_t *pair = json_array();
 		TRY(json_push(fallbacks, pair));
 		TRY(json_push(pair, json_integer(e->fallbacks.at[i].node)));
-		TRY(push_string(pair, e->fallbacks.at[i].reason));
+		TRY(json_push_string(pair, e->fallbacks.at[i].reason));
 	}
 	return e->dropped.n ? put_dropped(e, o) : CLV_OK;
 }
@@ -106,9 +83,9 @@ static clv_status put_plan(const artifact_plan *e, json_t *o)
 static clv_status put_plans(const artifact *a, json_t *root)
 {
 	for (uint32_t i = 0; i < a->plans.n; i++) {
-		json_t *o = json_object();
-		TRY(json_push(root, o));
-		TRY(put_plan(&a->plans.at[i], o));
+		json_t *o;
+		TRY(json_push_object(root, &o));
+		TRY(put_plan_segments(&a->plans.at[i], o));
 	}
 	return CLV_OK;
 }
@@ -116,8 +93,7 @@ static clv_status put_plans(const artifact *a, json_t *root)
 clv_status segments_print(const artifact *a, strbuf *out)
 {
 	json_t *root = json_array();
-	if (!root)
-		return fail_nomem();
+	TRY_MEM(root);
 	clv_status st = put_plans(a, root);
 	if (st == CLV_OK)
 		st = json_print(root, 0, out);
@@ -134,10 +110,9 @@ typedef struct reader {
 
 static clv_status get_number(const json_t *from, const char *what, uint32_t *out)
 {
-	if (!json_is_integer(from) || json_integer_value(from) < 0 || json_integer_value(from) >= NONE)
-		return fail(CLV_E_PARSE, "\"%s\" has something that is no number of a node or dimension", what);
-	*out = (uint32_t)json_integer_value(from);
-	return CLV_OK;
+	return json_id(from, out)
+	           ? CLV_OK
+	           : fail(CLV_E_PARSE, "\"%s\" has something that is no number of a node or dimension", what);
 }
 
 static clv_status read_nodes(const json_t *from, artifact_segment *s)
@@ -164,42 +139,36 @@ static clv_status read_sizes(const json_t *from, artifact_segment *s)
 	return CLV_OK;
 }
 
-static clv_status read_orders(const json_t *from, artifact_segment *s)
+static clv_status read_ids(const json_t *from, const char *key, order_list *out)
 {
-	const json_t *in, *out;
+	const json_t *list;
 	uint32_t k;
-	TRY(json_get_array(from, "in_order", &in));
-	TRY(json_get_array(from, "out_order", &out));
-	for (size_t i = 0; i < json_array_size(in); i++) {
-		TRY(get_number(json_array_get(in, i), "in_order", &k));
-		TRY(vec_push(&s->in_order, k));
-	}
-	for (size_t i = 0; i < json_array_size(out); i++) {
-		TRY(get_number(json_array_get(out, i), "out_order", &k));
-		TRY(vec_push(&s->out_order, k));
+	TRY(json_get_array(from, key, &list));
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		TRY(get_number(json_array_get(list, i), key, &k));
+		TRY(vec_push(out, k));
 	}
 	return CLV_OK;
 }
 
-static clv_status read_notes(reader *r, const json_t *from, const char *key, artifact_segment *s, bool facts)
+static clv_status read_segment_notes(reader *r, const json_t *from, const char *key, note_list *out)
 {
-	json_t *notes = json_object_get(from, key), *text;
+	json_t *notes, *text;
 	const char *name;
-	if (!json_is_object(notes))
-		return fail(CLV_E_PARSE, "\"%s\" is missing or no object", key);
+	TRY(json_get_object(from, key, &notes));
 	json_object_foreach(notes, name, text)
 	{
 		artifact_note n;
 		TRY(json_get_string(notes, name, &n.text));
 		TRY(artifact_text(r->a, name, &n.key));
 		TRY(artifact_text(r->a, n.text, &n.text));
-		TRY(facts ? vec_push(&s->facts, n) : vec_push(&s->needs, n));
+		TRY(vec_push(out, n));
 	}
 	return CLV_OK;
 }
 
 /* The entry that has the member. */
-static clv_status read_member(reader *r, uint32_t number, const char *name, artifact_segment *s)
+static clv_status read_segment_member(reader *r, uint32_t number, const char *name, artifact_segment *s)
 {
 	artifact_member m;
 	const char *entry;
@@ -222,10 +191,10 @@ static clv_status read_members(reader *r, uint32_t number, const json_t *from, a
 	const json_t *members;
 	TRY(json_get_array(from, "members", &members));
 	for (size_t i = 0; i < json_array_size(members); i++) {
-		const json_t *name = json_array_get(members, i);
-		if (!json_is_string(name) || strlen(json_string_value(name)) != json_string_length(name))
+		const char *name = json_plain_string(json_array_get(members, i));
+		if (!name)
 			return fail(CLV_E_PARSE, "the name of a member is no plain string");
-		TRY(read_member(r, number, json_string_value(name), s));
+		TRY(read_segment_member(r, number, name, s));
 	}
 	return CLV_OK;
 }
@@ -236,7 +205,7 @@ static clv_status read_facts(reader *r, const json_t *from, artifact_segment *s)
 	TRY(read_nodes(from, s));
 	TRY(json_get_string(from, "backend", &backend));
 	TRY(artifact_text(r->a, backend, &s->backend));
-	return read_notes(r, from, "facts", s, true);
+	return read_segment_notes(r, from, "facts", &s->facts);
 }
 
 /* Files of before have none. */
@@ -255,8 +224,9 @@ static clv_status read_parts(reader *r, uint32_t number, const json_t *from, art
 {
 	TRY(read_facts(r, from, s));
 	TRY(read_sizes(from, s));
-	TRY(read_orders(from, s));
-	TRY(read_notes(r, from, "needs", s, false));
+	TRY(read_ids(from, "in_order", &s->in_order));
+	TRY(read_ids(from, "out_order", &s->out_order));
+	TRY(read_segment_notes(r, from, "needs", &s->needs));
 	TRY(read_seal(r, from, s));
 	return read_members(r, number, from, s);
 }
@@ -289,12 +259,11 @@ static clv_status read_dropped(reader *r, uint32_t number, const json_t *from)
 static clv_status read_fallback(reader *r, uint32_t number, const json_t *from)
 {
 	artifact_fallback f;
-	const json_t *reason = json_array_get(from, 1);
-	if (json_array_size(from) != 2 || !json_is_string(reason) ||
-	    strlen(json_string_value(reason)) != json_string_length(reason))
+	const char *reason = json_plain_string(json_array_get(from, 1));
+	if (json_array_size(from) != 2 || !reason)
 		return fail(CLV_E_PARSE, "a fallback is no node with a reason");
 	TRY(get_number(json_array_get(from, 0), "fallbacks", &f.node));
-	TRY(artifact_text(r->a, json_string_value(reason), &f.reason));
+	TRY(artifact_text(r->a, reason, &f.reason));
 	return vec_push(&r->a->plans.at[number].fallbacks, f);
 }
 
@@ -321,9 +290,7 @@ static clv_status read_plans(reader *r, const json_t *root)
 		return fail(CLV_E_PARSE, "\"%s\" does not have one part for each of %u plans", ARTIFACT_SEGMENTS_KEY,
 		            r->a->plans.n);
 	for (uint32_t i = 0; i < r->a->plans.n; i++) {
-		clv_status st = read_plan(r, i, json_array_get(root, i));
-		if (st != CLV_OK)
-			return st == CLV_E_NOMEM ? st : fail_more(st, "plan %u", i);
+		TRY_MORE(read_plan(r, i, json_array_get(root, i)), "plan %u", i);
 	}
 	return CLV_OK;
 }
@@ -341,7 +308,7 @@ static clv_status read_text(reader *r)
 	return st;
 }
 
-static clv_status read_all(reader *r)
+static clv_status read_segments(reader *r)
 {
 	const payload *p = r->a->tensors;
 	for (uint32_t i = 0; i < p->memories.n; i++)
@@ -358,7 +325,7 @@ static clv_status read_all(reader *r)
 clv_status segments_read(artifact *a)
 {
 	reader r = {.a = a, .claimed = mem_alloc((size_t)st_count(a->file) + 1)};
-	clv_status st = r.claimed ? read_all(&r) : fail_nomem();
+	clv_status st = r.claimed ? read_segments(&r) : fail_nomem();
 	mem_free(r.claimed);
 	return st;
 }

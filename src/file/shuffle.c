@@ -1,4 +1,5 @@
-/* Lossless: the first bytes of all elements, then the second ones, and so on, through zstd. Signs and exponents of
+/* Compresses elements without loss, by zstd.
+ * Lossless: the first bytes of all elements, then the second ones, and so on, through zstd. Signs and exponents of
  * neighbours are alike, and the digits behind them are not: apart from each other they compress, mixed they do not. */
 #include <string.h>
 
@@ -69,8 +70,7 @@ clv_status shuffle_pack(const void *src, size_t count, size_t item, void **out, 
 {
 	size_t raw = count * item;
 	uint8_t *room = mem_realloc(NULL, raw, 2); /* one half shuffled, one for what is smaller than that */
-	if (!room)
-		return fail_nomem();
+	TRY_MEM(room);
 	shuffle(src, count, item, room);
 	size_t got = ZSTD_compress(room + raw, raw, room, raw, LEVEL);
 	*n = 0;
@@ -102,8 +102,7 @@ clv_status shuffle_unpack(const void *data, size_t n, size_t count, size_t item,
 {
 	size_t raw = count * item;
 	uint8_t *room = mem_realloc(NULL, raw, 1);
-	if (!room)
-		return fail_nomem();
+	TRY_MEM(room);
 	size_t got = ZSTD_decompress(room, raw, data, n);
 	clv_status st = CLV_OK;
 	if (ZSTD_isError(got))

@@ -1,4 +1,5 @@
-/* A signed file is the unsigned one with 256 bytes put in behind the digits of the header's check, and a header that is
+/* Signs and verifies artifacts with Ed25519.
+ * A signed file is the unsigned one with 256 bytes put in behind the digits of the header's check, and a header that is
  * longer by as many:
  *
  *     8 bytes  {"__metadata__":{"cleave.check":"<32 digits>",   …   "cleave.signature":"ed25519 <64 digits> <128 digits>"
@@ -55,15 +56,10 @@ bool signature_is_there(const void *data, size_t n)
 #include <openssl/pem.h>
 #include <unistd.h>
 
-static int digit_value(char c)
-{
-	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 static bool read_digits(const char *from, uint8_t *to, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		int high = digit_value(from[2 * i]), low = digit_value(from[2 * i + 1]);
+		int high = hex_digit(from[2 * i]), low = hex_digit(from[2 * i + 1]);
 		if (high < 0 || low < 0)
 			return false;
 		to[i] = (uint8_t)(high << 4 | low);
@@ -121,7 +117,7 @@ static const char *key_name(const char *key)
 }
 
 /* A NUL-terminated copy of the text; caller cleans it with key_text_free. */
-static clv_status key_text(const char *key, char **out)
+static clv_status load_key_text(const char *key, char **out)
 {
 	uint8_t *data;
 	size_t n;
@@ -170,7 +166,7 @@ static const char *wrong_text(const char *text, bool private)
 	if (private && !has_block(text, "PRIVATE KEY") && strstr(text, "PUBLIC KEY-----"))
 		return "it is a public key; the private one signs";
 	if (!private && !has_block(text, "PUBLIC KEY") && strstr(text, "PRIVATE KEY-----"))
-		return "it is a private key, which stays with whoever signs; `openssl pkey -in KEY -pubout` writes the public "
+		return "it is a private key, which must stay with the signer; `openssl pkey -in KEY -pubout` writes the public "
 			   "one";
 	return NULL;
 }
@@ -181,8 +177,7 @@ static clv_status parse_key(const char *text, const char *name, bool private, EV
 	if (wrong)
 		return fail(CLV_E_INVALID, "%s cannot be used: %s", name, wrong);
 	BIO *bio = BIO_new_mem_buf(text, -1);
-	if (!bio)
-		return fail_nomem();
+	TRY_MEM(bio);
 	EVP_PKEY *key = private ? PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, NULL)
 	                        : PEM_read_bio_PUBKEY(bio, NULL, no_passphrase, NULL);
 	BIO_free(bio);
@@ -201,10 +196,10 @@ static clv_status parse_key(const char *text, const char *name, bool private, EV
 	return CLV_OK;
 }
 
-static clv_status read_key(const char *key, bool private, EVP_PKEY **out)
+static clv_status load_key(const char *key, bool private, EVP_PKEY **out)
 {
 	char *text;
-	TRY(key_text(key, &text));
+	TRY(load_key_text(key, &text));
 	clv_status st = parse_key(text, key_name(key), private, out);
 	key_text_free(text);
 	return st;
@@ -222,7 +217,7 @@ clv_status signature_fingerprint(const char *key, char out[FINGERPRINT_TEXT])
 	EVP_PKEY *read;
 	uint8_t raw[KEY_BYTES];
 	char *text;
-	TRY(key_text(key, &text));
+	TRY(load_key_text(key, &text));
 	clv_status st = parse_key(text, key_name(key), has_block(text, "PRIVATE KEY"), &read);
 	key_text_free(text);
 	TRY(st);
@@ -231,7 +226,7 @@ clv_status signature_fingerprint(const char *key, char out[FINGERPRINT_TEXT])
 	return st == CLV_OK ? print_fingerprint(raw, out) : st;
 }
 
-static clv_status make_key(EVP_PKEY **out)
+static clv_status generate_key(EVP_PKEY **out)
 {
 	EVP_PKEY_CTX *c = EVP_PKEY_CTX_new_id(EVP_PKEY_ED25519, NULL);
 	*out = NULL;
@@ -244,8 +239,7 @@ static clv_status save_key(EVP_PKEY *key, bool private, const char *path)
 {
 	char *text;
 	BIO *bio = BIO_new(BIO_s_mem());
-	if (!bio)
-		return fail_nomem();
+	TRY_MEM(bio);
 	bool ok = private ? PEM_write_bio_PKCS8PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) == 1
 	                  : PEM_write_bio_PUBKEY(bio, key) == 1;
 	long n = BIO_get_mem_data(bio, &text);
@@ -272,7 +266,7 @@ clv_status signature_new_key(const char *path)
 	char *public_path;
 	strbuf_printf(&b, "%s.pub", path);
 	TRY(strbuf_take(&b, &public_path));
-	clv_status st = make_key(&key);
+	clv_status st = generate_key(&key);
 	if (st == CLV_OK)
 		st = save_pair(key, path, public_path);
 	EVP_PKEY_free(key);
@@ -301,8 +295,7 @@ static bool hash_file(EVP_MD_CTX *c, const char *head, size_t head_n, const void
 static clv_status make_message(const char *head, size_t head_n, const void *rest, size_t rest_n, uint8_t out[MESSAGE])
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	memcpy(out, domain, sizeof domain);
 	bool ok = hash_file(c, head, head_n, rest, rest_n) && EVP_DigestFinal_ex(c, out + sizeof domain, NULL) == 1;
 	EVP_MD_CTX_free(c);
@@ -319,7 +312,7 @@ static clv_status find_key(const char *const *keys, uint32_t nkeys, const uint8_
 	for (uint32_t i = 0; i < nkeys && st == CLV_OK; i++) {
 		EVP_PKEY *key;
 		uint8_t raw[KEY_BYTES];
-		st = read_key(keys[i], false, &key);
+		st = load_key(keys[i], false, &key);
 		if (st != CLV_OK)
 			break;
 		st = raw_key(key, raw);
@@ -367,8 +360,7 @@ static clv_status signed_by_another(const char *claimed, const char *const *keys
 static clv_status verify_with(EVP_PKEY *key, const uint8_t *message, const uint8_t *signature, bool *same)
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	bool ready = EVP_DigestVerifyInit(c, NULL, NULL, NULL, key) == 1;
 	*same = ready && EVP_DigestVerify(c, signature, SIGNATURE_BYTES, message, MESSAGE) == 1;
 	EVP_MD_CTX_free(c);
@@ -403,8 +395,7 @@ static clv_status sign_with(EVP_PKEY *key, const uint8_t *message, uint8_t out[S
 {
 	EVP_MD_CTX *c = EVP_MD_CTX_new();
 	size_t n = SIGNATURE_BYTES;
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	bool ok = EVP_DigestSignInit(c, NULL, NULL, NULL, key) == 1 && EVP_DigestSign(c, out, &n, message, MESSAGE) == 1 &&
 	          n == SIGNATURE_BYTES;
 	EVP_MD_CTX_free(c);
@@ -412,7 +403,7 @@ static clv_status sign_with(EVP_PKEY *key, const uint8_t *message, uint8_t out[S
 }
 
 /* The start of the file with room for the signature; the length of the header says so. */
-static clv_status make_room(const char *data, size_t n, strbuf *head, size_t *rest)
+static clv_status make_signature_room(const char *data, size_t n, strbuf *head, size_t *rest)
 {
 	uint64_t length;
 	char block[BLOCK];
@@ -451,8 +442,8 @@ static clv_status sign_head(EVP_PKEY *key, strbuf *head, const char *rest, size_
 clv_status signature_make(const void *data, size_t n, const char *key, strbuf *head, size_t *rest)
 {
 	EVP_PKEY *read;
-	TRY(read_key(key, true, &read));
-	clv_status st = make_room(data, n, head, rest);
+	TRY(load_key(key, true, &read));
+	clv_status st = make_signature_room(data, n, head, rest);
 	if (st == CLV_OK)
 		st = sign_head(read, head, (const char *)data + *rest, n - *rest);
 	EVP_PKEY_free(read);

@@ -1,4 +1,4 @@
-/* Functions of one number that oneDNN computes on what it has just made. */
+/* Reads activations that oneDNN can apply to a result. */
 #include "optimize/fuse.h"
 
 #include <string.h>
@@ -17,33 +17,22 @@ static const struct row {
 	form form;
 	uint32_t numbers;
 } rows[OP_COUNT] = {
-	[OP_relu] = {"relu", PLAIN, 0},
-	[OP_relu_] = {"relu", PLAIN, 0},
-	[OP_clamp_min] = {"relu", POSITIVE, 0},
-	[OP_clamp_min_] = {"relu", POSITIVE, 0},
-	[OP_sigmoid] = {"sigmoid", PLAIN, 0},
-	[OP_sigmoid_] = {"sigmoid", PLAIN, 0},
-	[OP_tanh] = {"tanh", PLAIN, 0},
-	[OP_tanh_] = {"tanh", PLAIN, 0},
-	[OP_silu] = {"swish", PLAIN, 0},
-	[OP_silu_] = {"swish", PLAIN, 0},
-	[OP_hardswish] = {"hardswish", PLAIN, 0},
-	[OP_hardswish_] = {"hardswish", PLAIN, 0},
-	[OP_hardsigmoid] = {"hardsigmoid", PLAIN, 0},
-	[OP_hardsigmoid_] = {"hardsigmoid", PLAIN, 0},
-	[OP_gelu] = {"gelu", GELU, 0},
-	[OP_gelu_] = {"gelu", GELU, 0},
-	[OP_leaky_relu] = {"leaky_relu", NUMBERS, 1},
-	[OP_leaky_relu_] = {"leaky_relu", NUMBERS, 1},
-	[OP_hardtanh] = {"hardtanh", CLAMP, 2},
-	[OP_hardtanh_] = {"hardtanh", CLAMP, 2},
-	[OP_clamp] = {"hardtanh", CLAMP, 2},
-	[OP_clamp_] = {"hardtanh", CLAMP, 2},
-	[OP_relu6] = {"hardtanh", BOUNDED, 2},
-	[OP_relu6_] = {"hardtanh", BOUNDED, 2},
+#define BOTH(op, ...) [OP_##op] = {__VA_ARGS__}, [OP_##op##_] = {__VA_ARGS__} /* also in place */
+	BOTH(relu, "relu", PLAIN, 0),
+	BOTH(clamp_min, "relu", POSITIVE, 0),
+	BOTH(sigmoid, "sigmoid", PLAIN, 0),
+	BOTH(tanh, "tanh", PLAIN, 0),
+	BOTH(silu, "swish", PLAIN, 0),
+	BOTH(hardswish, "hardswish", PLAIN, 0),
+	BOTH(hardsigmoid, "hardsigmoid", PLAIN, 0),
+	BOTH(gelu, "gelu", GELU, 0),
+	BOTH(leaky_relu, "leaky_relu", NUMBERS, 1),
+	BOTH(hardtanh, "hardtanh", CLAMP, 2),
+	BOTH(clamp, "hardtanh", CLAMP, 2),
+	BOTH(relu6, "hardtanh", BOUNDED, 2),
 };
 
-static bool read_numbers(const edit *e, node_id n, activation *out)
+static bool read_scalars(const edit *e, node_id n, activation *out)
 {
 	for (uint32_t i = 0; i < out->nscalars; i++)
 		if (!arg_number(e, edit_arg(e, n, i + 1), &out->scalars[i]))
@@ -66,9 +55,9 @@ static bool read_row(const edit *e, node_id n, const struct row *r, activation *
 	*out = (activation){.name = r->name, .algorithm = "", .nscalars = r->numbers};
 	switch (r->form) {
 	case PLAIN: return true;
-	case NUMBERS: return read_numbers(e, n, out);
+	case NUMBERS: return read_scalars(e, n, out);
 	case GELU: return read_gelu(e, n, out);
-	case CLAMP: return read_numbers(e, n, out) && out->scalars[0] <= out->scalars[1];
+	case CLAMP: return read_scalars(e, n, out) && out->scalars[0] <= out->scalars[1];
 	case BOUNDED: out->scalars[1] = 6; return true;
 	case POSITIVE: return arg_number(e, edit_arg(e, n, 1), &zero) && zero == 0;
 	}

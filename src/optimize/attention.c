@@ -1,6 +1,7 @@
-/* Attention in one call: what is spelt out as matmul, softmax and matmul becomes scaled_dot_product_attention, and
- * on CUDA in f32 groups of queries that share keys and values get copies of them: no fast kernel takes such groups
- * in f32, and the slow way writes all scores to memory.
+/* Replaces attention that is spelled out by scaled_dot_product_attention.
+ * Attention in one call: what is spelt out as matmul, softmax and matmul becomes scaled_dot_product_attention, and on
+ * CUDA in f32 groups of queries that share keys and values get copies of them: no fast kernel takes such groups in f32,
+ * and the slow way writes all scores to memory.
  *
  * The operator gives 0 for a query that may look at nothing (its scores are all -inf), where softmax gives nan. So a
  * mask must be finite. What is the same in every run is tried before it is used (exec/optimizer.c), and a mask of
@@ -52,8 +53,8 @@ static bool puts_heads_second(const edit *e, node_id n)
 	return arg_is_int(e, &d[0], 0) && arg_is_int(e, &d[1], 2) && arg_is_int(e, &d[2], 1) && arg_is_int(e, &d[3], 3);
 }
 
-/* The operator leaves its result laid out as heads beside each other. Nobody notices where the heads are put so
-   anyway, into memory that is new or may be that of the result. */
+/* The operator leaves its result laid out with its heads side by side. That is not visible where the heads
+   are laid out so anyway, into memory that is new or may be that of the result. */
 static bool hides_layout(const edit *e, node_id n)
 {
 	value_id result = edit_result(e, n);
@@ -303,7 +304,7 @@ static bool is_mask(const finder *f, const spelt *a, expr_id rows, expr_id colum
 	return is_finite(f, a->mask);
 }
 
-static bool fits(const finder *f, const spelt *a, value_id result)
+static bool is_attention(const finder *f, const spelt *a, value_id result)
 {
 	const edit *e = f->e;
 	if (!is_heads(e, a->q, a->q) || !is_heads(e, a->k, a->q) || !is_heads(e, a->v, a->q) || !is_heads(e, result, a->q))
@@ -369,7 +370,7 @@ static clv_status join_spelt(finder *f, node_id n)
 		return CLV_OK;
 	for (uint32_t i = 0; i < 2 * SCORES; i++) {
 		spelt a;
-		if (read_spelling(e, n, scores[i / 2], i % 2, &a) && fits(f, &a, result) && is_worth_it(f, &a) &&
+		if (read_spelling(e, n, scores[i / 2], i % 2, &a) && is_attention(f, &a, result) && is_worth_it(f, &a) &&
 		    tree_is_closed(e, &a.tree))
 			return put_attention(f, &a);
 	}
@@ -382,13 +383,11 @@ clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	finder f = {.e = e, .s = s, .changes = changes};
 	TRY(constant_values(e, s, &f.constant));
-	clv_status st = CLV_OK;
-	for (node_id n = e->end; n-- > e->first && st == CLV_OK;) {
+	for (node_id n = e->end; n-- > e->first;) {
 		if (!e->gone.at[n])
-			st = spread_groups(&f, n);
-		if (st == CLV_OK && !e->gone.at[n])
-			st = join_spelt(&f, n);
+			TRY(spread_groups(&f, n));
+		if (!e->gone.at[n])
+			TRY(join_spelt(&f, n));
 	}
-	mem_free(f.constant);
-	return st;
+	return CLV_OK;
 }

@@ -1,12 +1,13 @@
-/* Products on a GPU without their bias. A library that adds the bias in the product's own kernel has fewer kernels to
- * choose from, and none that shares the sum over the inputs out among blocks: for few rows those are the fast ones.
+/* Splits the bias off products on a GPU.
+ * A library that adds the bias in the product's own kernel has fewer kernels to choose from, and none that shares the
+ * sum over the inputs out among blocks: for few rows those are the fast ones.
  *
  * The bias is added to the new product in place. Where the result is only added to something else, that takes the bias
  * first, and the product is added to the sum in place, so that there are no more kernels than before:
  *
  *     sum = other + (x @ weight + bias)      becomes      sum = other + bias;  sum += x @ weight
  *
- * Which is faster depends on the sizes and the card: whoever asks for this pass measures. */
+ * Which is faster depends on the sizes and the card: the caller measures. */
 #include "optimize/rewrite.h"
 
 typedef struct splitter {
@@ -18,7 +19,7 @@ typedef struct splitter {
 	uint32_t *changes;
 } splitter;
 
-/* result + other, where nobody else reads the result; with a view of it in between, or not. */
+/* result + other, where only this node reads the result; with a view of it in between, or not. */
 typedef struct addition {
 	node_id view, add; /* view: NONE where there is none */
 	value_id other, sum;
@@ -26,7 +27,7 @@ typedef struct addition {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static bool is_usable(const splitter *p, const linear *l)
+static bool can_split_bias(const splitter *p, const linear *l)
 {
 	const weighted *w = &l->w;
 	return w->bias != NONE && is_gpu_float(p->e, p->s, w->x) && same_type(p->e, w->weight, w->x) &&
@@ -86,7 +87,7 @@ static clv_status add_bias(const spot *at, uint16_t op, value_id v, value_id bia
 	return put_writer(at, op, args, 3, result, written);
 }
 
-static clv_status split(splitter *p, const linear *l)
+static clv_status split_bias(splitter *p, const linear *l)
 {
 	edit *e = p->e;
 	spot at = {e, l->w.node, l->w.node};
@@ -119,13 +120,9 @@ static clv_status as_matrix(const spot *at, value_id v, value_id *out)
 
 static clv_status reshape_to(const spot *at, value_id v, value_id result)
 {
-	edit *e = at->e;
-	expr_id shape[MAX_INTS];
-	uint32_t ndim = e->p->values.at[result].ndim;
-	for (uint32_t d = 0; d < ndim; d++)
-		shape[d] = e->p->dims.at[e->p->values.at[result].shape + d];
+	const value *r = &at->e->p->values.at[result];
 	arg args[2] = {arg_of(v)};
-	TRY(arg_sizes(e, shape, ndim, &args[1]));
+	TRY(arg_sizes(at->e, &at->e->p->dims.at[r->shape], r->ndim, &args[1]));
 	return put_node(at, OP_view, args, 2, result);
 }
 
@@ -179,12 +176,12 @@ static clv_status split_all(splitter *p)
 		addition a;
 		if (p->e->gone.at[n] || !node_pure(p->e, n) || !runs_plainly(p->e, n))
 			continue;
-		if (!read_linear(p->e, p->constant, n, &l) || !is_usable(p, &l))
+		if (!read_linear(p->e, p->constant, n, &l) || !can_split_bias(p, &l))
 			continue;
 		if (find_addition(p, &l, &a))
 			TRY(add_in_place(p, &l, &a));
 		else if (p->s->bias == BIAS_APART)
-			TRY(split(p, &l));
+			TRY(split_bias(p, &l));
 	}
 	if (*p->changes)
 		edit_give_memories(p->e, p->owners, p->e->facts.n);
@@ -196,14 +193,9 @@ clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes)
 	splitter p = {.e = e, .s = s, .changes = changes};
 	if (s->bias == BIAS_STAYS)
 		return CLV_OK;
-	p.owners = mem_ids((size_t)e->p->values.n + 1);
-	clv_status st = p.owners ? constant_values(e, s, &p.constant) : fail_nomem();
-	if (st == CLV_OK)
-		st = find_layouts(e, &p.layouts);
-	if (st == CLV_OK)
-		st = split_all(&p);
-	mem_free(p.constant);
-	mem_free(p.layouts);
-	mem_free(p.owners);
-	return st;
+	p.owners = edit_ids(e, e->p->values.n);
+	TRY_MEM(p.owners);
+	TRY(constant_values(e, s, &p.constant));
+	TRY(find_layouts(e, &p.layouts));
+	return split_all(&p);
 }

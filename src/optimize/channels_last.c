@@ -1,4 +1,4 @@
-/* Images laid out channels last in regions around convolutions (regions.c), converted where they enter and leave.
+/* Converts regions around convolutions (regions.c) to channels-last images.
  *
  * Nodes of a region are made anew, with new values for their images. What is read outside keeps its value, which is
  * now a row-major copy of the new one: strides are those it had. Copies are clones, not aten::contiguous, which gives
@@ -6,9 +6,9 @@
 #include "optimize/layouts.h"
 #include "optimize/rewrite.h"
 
-enum memory_format { MEMORY_CONTIGUOUS = 0, MEMORY_CHANNELS_LAST = 2 }; /* of memfmt_names */
+#include <string.h>
 
-typedef VEC(arg) arg_list;
+enum memory_format { MEMORY_CONTIGUOUS = 0, MEMORY_CHANNELS_LAST = 2 }; /* of memfmt_names */
 
 typedef struct converter {
 	edit *e;
@@ -67,26 +67,26 @@ static clv_status image_arg(converter *c, arg *a)
 	return CLV_OK;
 }
 
-static clv_status copy_args(const edit *e, uint32_t first, uint32_t n, arg_list *out)
-{
-	for (uint32_t i = 0; i < n; i++)
-		TRY(vec_push(out, e->p->args.at[first + i]));
-	return CLV_OK;
-}
-
 typedef clv_status (*arg_fn)(converter *c, arg *a);
+
+/* A copy that may be changed, with room for one more. */
+static arg *copy_node_args(edit *e, uint32_t first, uint32_t n)
+{
+	arg *copy = edit_array(e, n, sizeof *copy);
+	if (copy && n)
+		memcpy(copy, &e->p->args.at[first], n * sizeof *copy);
+	return copy;
+}
 
 /* The arguments of a list, changed, as a new list. */
 static clv_status change_list(converter *c, arg *a, arg_fn f)
 {
-	arg_list parts = {0};
-	clv_status st = copy_args(c->e, a->u.list.first, a->u.list.n, &parts);
-	for (uint32_t i = 0; st == CLV_OK && i < parts.n; i++)
-		st = f(c, &parts.at[i]);
-	if (st == CLV_OK)
-		st = plan_list(c->e->p, parts.at, parts.n, a);
-	vec_free(&parts);
-	return st;
+	uint32_t n = a->u.list.n;
+	arg *parts = copy_node_args(c->e, a->u.list.first, n);
+	TRY_MEM(parts);
+	for (uint32_t i = 0; i < n; i++)
+		TRY(f(c, &parts[i]));
+	return plan_list(c->e->p, parts, n, a);
 }
 
 static clv_status weight_arg(converter *c, arg *a)
@@ -98,13 +98,13 @@ static clv_status weight_arg(converter *c, arg *a)
 	return CLV_OK;
 }
 
-static clv_status change_args(converter *c, arg_list *args)
+static clv_status change_args(converter *c, arg *args)
 {
 	uint8_t kind = c->r->l.rows[c->now]->image.kind;
-	TRY(kind == IMAGE_CAT ? change_list(c, &args->at[0], image_arg) : image_arg(c, &args->at[0]));
+	TRY(kind == IMAGE_CAT ? change_list(c, &args[0], image_arg) : image_arg(c, &args[0]));
 	if (kind == IMAGE_MIX)
-		TRY(image_arg(c, &args->at[1]));
-	return kind == IMAGE_CONV ? weight_arg(c, &args->at[1]) : CLV_OK;
+		TRY(image_arg(c, &args[1]));
+	return kind == IMAGE_CONV ? weight_arg(c, &args[1]) : CLV_OK;
 }
 
 /* On the memory of the new images where it was on the memory of the old ones. */
@@ -119,62 +119,33 @@ static clv_status image_result(converter *c, arg *a)
 	return CLV_OK;
 }
 
-static clv_status change_results(converter *c, arg_list *results)
-{
-	for (uint32_t i = 0; i < results->n; i++)
-		TRY(results->at[i].kind == ARG_LIST ? change_list(c, &results->at[i], image_result)
-		                                    : image_result(c, &results->at[i]));
-	return CLV_OK;
-}
-
-typedef struct node_parts {
-	arg_list args, results;
-	VEC(value_id) writes;
-} node_parts;
-
-static clv_status collect(const converter *c, node_parts *x)
-{
-	const node *n = &c->e->p->nodes.at[c->now];
-	TRY(copy_args(c->e, n->args, n->nargs, &x->args));
-	TRY(copy_args(c->e, n->results, n->nresults, &x->results));
-	for (uint32_t i = 0; i < n->nwrites; i++)
-		TRY(vec_push(&x->writes, c->e->p->ids.at[n->writes + i]));
-	return CLV_OK;
-}
-
-static clv_status remake(converter *c, node_parts *x)
-{
-	TRY(collect(c, x));
-	TRY(change_args(c, &x->args));
-	TRY(change_results(c, &x->results));
-	for (uint32_t i = 0; i < x->writes.n; i++)
-		x->writes.at[i] = c->last[x->writes.at[i]];
-	const plan *p = c->e->p;
-	const node *n = &p->nodes.at[c->now];
-	node_spec s = {.op = plan_s(p, n->op),
-	               .args = x->args.at,
-	               .nargs = x->args.n,
-	               .results = x->results.at,
-	               .nresults = x->results.n,
-	               .writes = x->writes.at,
-	               .nwrites = x->writes.n,
-	               .scope = n->scope,
-	               .context = n->context,
-	               .at = n->at == NONE ? NULL : plan_s(p, n->at),
-	               .flags = n->flags};
-	node_id made;
-	TRY(edit_remove(c->e, c->now));
-	return edit_insert(c->e, c->now, &s, &made);
-}
-
+/* The node again, with new images. */
 static clv_status change_node(converter *c)
 {
-	node_parts x = {0};
-	clv_status st = remake(c, &x);
-	vec_free(&x.args);
-	vec_free(&x.results);
-	vec_free(&x.writes);
-	return st;
+	edit *e = c->e;
+	const node n = e->p->nodes.at[c->now];
+	arg *args = copy_node_args(e, n.args, n.nargs), *results = copy_node_args(e, n.results, n.nresults);
+	value_id *writes = edit_array(e, n.nwrites, sizeof *writes);
+	node_id made;
+	TRY_MEM(args && results && writes);
+	TRY(change_args(c, args));
+	for (uint32_t i = 0; i < n.nresults; i++)
+		TRY(results[i].kind == ARG_LIST ? change_list(c, &results[i], image_result) : image_result(c, &results[i]));
+	for (uint32_t i = 0; i < n.nwrites; i++)
+		writes[i] = c->last[e->p->ids.at[n.writes + i]];
+	node_spec s = {.op = plan_s(e->p, n.op),
+	               .args = args,
+	               .nargs = n.nargs,
+	               .results = results,
+	               .nresults = n.nresults,
+	               .writes = writes,
+	               .nwrites = n.nwrites,
+	               .scope = n.scope,
+	               .context = n.context,
+	               .at = n.at == NONE ? NULL : plan_s(e->p, n.at),
+	               .flags = n.flags};
+	TRY(edit_remove(e, c->now));
+	return edit_insert(e, c->now, &s, &made);
 }
 
 /* ---- the pass ----------------------------------------------------------------------------------------------------- */
@@ -190,63 +161,37 @@ static clv_status take_out(converter *c, value_id v, value_id *heirs)
 
 static clv_status take_all_out(converter *c)
 {
-	value_id *heirs = mem_ids((size_t)c->n + 1);
-	clv_status st = heirs ? CLV_OK : fail_nomem();
-	for (value_id v = 0; st == CLV_OK && v < c->n; v++)
+	value_id *heirs = edit_ids(c->e, c->n);
+	TRY_MEM(heirs);
+	for (value_id v = 0; v < c->n; v++)
 		if (c->leaving[v])
-			st = take_out(c, v, heirs);
-	if (st == CLV_OK)
-		edit_take_memories(c->e, heirs, c->n);
-	mem_free(heirs);
-	return st;
-}
-
-static void find_makers(converter *c)
-{
-	for (value_id v = 0; v < c->n; v++) {
-		c->maker[v] = made_inside(c->r, v) ? c->e->p->values.at[v].def : NONE;
-		c->leaving[v] = leaves(c->r, v);
-	}
-}
-
-static clv_status change_all(converter *c, uint32_t *changes)
-{
-	find_makers(c);
-	for (c->now = c->e->first; c->now < c->e->end; c->now++) {
-		if (!c->r->in[c->now])
-			continue;
-		TRY(change_node(c));
-		++*changes;
-	}
-	return *changes ? take_all_out(c) : CLV_OK;
-}
-
-static clv_status convert_regions(edit *e, const optimize_spec *s, const regions *r, uint32_t *changes)
-{
-	converter c = {.e = e, .r = r, .n = e->p->values.n};
-	c.last = mem_ids((size_t)c.n + 1);
-	c.weight = mem_ids((size_t)c.n + 1);
-	c.maker = mem_ids((size_t)c.n + 1);
-	c.leaving = mem_alloc((c.n + 1) * sizeof *c.leaving);
-	clv_status st = c.last && c.weight && c.maker && c.leaving ? constant_values(e, s, &c.constant) : fail_nomem();
-	if (st == CLV_OK)
-		st = change_all(&c, changes);
-	mem_free(c.last);
-	mem_free(c.weight);
-	mem_free(c.maker);
-	mem_free(c.leaving);
-	mem_free(c.constant);
-	return st;
+			TRY(take_out(c, v, heirs));
+	edit_take_memories(c->e, heirs, c->n);
+	return CLV_OK;
 }
 
 clv_status pass_channels_last(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	regions r;
+	converter c = {.e = e, .r = &r, .n = e->p->values.n};
 	if (!s->channels_last)
 		return CLV_OK;
-	clv_status st = regions_find(e, &r);
-	if (st == CLV_OK)
-		st = convert_regions(e, s, &r, changes);
-	regions_free(&r);
-	return st;
+	c.last = edit_ids(e, c.n);
+	c.weight = edit_ids(e, c.n);
+	c.maker = edit_ids(e, c.n);
+	c.leaving = edit_array(e, c.n, sizeof *c.leaving);
+	TRY_MEM(c.last && c.weight && c.maker && c.leaving);
+	TRY(regions_find(e, &r));
+	TRY(constant_values(e, s, &c.constant));
+	for (value_id v = 0; v < c.n; v++) {
+		c.maker[v] = made_inside(&r, v) ? e->p->values.at[v].def : NONE;
+		c.leaving[v] = leaves(&r, v);
+	}
+	for (c.now = e->first; c.now < e->end; c.now++) {
+		if (!r.in[c.now])
+			continue;
+		TRY(change_node(&c));
+		++*changes;
+	}
+	return *changes ? take_all_out(&c) : CLV_OK;
 }

@@ -1,12 +1,14 @@
-/* Common subexpressions: a pure node that does what an earlier one did goes, and that one's results are read instead.
+/* Removes nodes that repeat an earlier one (common subexpressions).
+ * Common subexpressions: a pure node that does what an earlier one did goes, and that one's results are read instead.
  *
  * The same: operator, arguments, modes, types of the results. Memory that the range writes is left alone, as what is
- * read there depends on when. Results that both leave the range, or of which views do, stay two: who gets them may
- * write them. */
+ * read there depends on when. Results that both leave the range, or of which views do, stay two: the caller may write
+ * them. */
 #include <string.h>
 
 #include "base/table.h"
 #include "optimize/optimize.h"
+#include "plan/same.h"
 
 typedef struct merger {
 	edit *e;
@@ -100,34 +102,18 @@ static uint32_t hash_node(merger *m, node_id n)
 	return m->hash;
 }
 
-static bool args_same(const merger *m, uint32_t a, uint32_t b, uint32_t n);
-
-static bool arg_same(const merger *m, const arg *a, const arg *b)
+static bool read_same(void *ctx, value_id a, value_id b)
 {
-	if (a->kind != b->kind || a->wrapped != b->wrapped)
-		return false;
-	switch ((arg_kind)a->kind) {
-	case ARG_NONE: return true;
-	case ARG_VALUE: return m->same[a->u.v] == m->same[b->u.v];
-	case ARG_INT: return a->u.e == b->u.e;
-	case ARG_REAL: return a->u.r == b->u.r;
-	case ARG_FLOAT: return same_bits(a->u.f, b->u.f);
-	case ARG_BOOL: return a->u.b == b->u.b;
-	case ARG_COMPLEX: return same_bits(a->u.c.re, b->u.c.re) && same_bits(a->u.c.im, b->u.c.im);
-	case ARG_STR:
-	case ARG_DEVICE: return a->u.s == b->u.s;
-	case ARG_DTYPE:
-	case ARG_LAYOUT:
-	case ARG_MEMFMT: return a->u.code == b->u.code;
-	case ARG_LIST: return a->u.list.n == b->u.list.n && args_same(m, a->u.list.first, b->u.list.first, a->u.list.n);
-	default: return false;
-	}
+	const merger *m = ctx;
+	return m->same[a] == m->same[b];
 }
 
-static bool args_same(const merger *m, uint32_t a, uint32_t b, uint32_t n)
+static bool args_same(merger *m, const node *x, const node *y)
 {
-	for (uint32_t i = 0; i < n; i++)
-		if (!arg_same(m, &m->e->p->args.at[a + i], &m->e->p->args.at[b + i]))
+	const plan *p = m->e->p;
+	const pair q = {.a = p, .b = p, .same = read_same, .ctx = m};
+	for (uint32_t i = 0; i < x->nargs; i++)
+		if (!pair_arg(&q, &p->args.at[x->args + i], &p->args.at[y->args + i], 0))
 			return false;
 	return true;
 }
@@ -164,10 +150,10 @@ static bool results_same(const merger *m, uint32_t a, uint32_t b, uint32_t n)
 
 static bool node_same(const void *ctx, uint32_t id)
 {
-	const merger *m = ctx;
+	merger *m = (merger *)ctx;
 	const node *x = &m->e->p->nodes.at[id], *y = &m->e->p->nodes.at[m->now];
 	return x->op == y->op && x->context == y->context && x->nargs == y->nargs && x->nresults == y->nresults &&
-	       args_same(m, x->args, y->args, x->nargs) && results_same(m, x->results, y->results, x->nresults);
+	       args_same(m, x, y) && results_same(m, x->results, y->results, x->nresults);
 }
 
 /* ---- one instead of two ------------------------------------------------------------------------------------------ */
@@ -189,13 +175,13 @@ static bool can_join(const merger *m, uint32_t a, uint32_t b, uint32_t n)
 	return true;
 }
 
-static clv_status join(merger *m, uint32_t a, uint32_t b, uint32_t n)
+static clv_status merge_results(merger *m, uint32_t a, uint32_t b, uint32_t n)
 {
 	const plan *p = m->e->p;
 	for (uint32_t i = 0; i < n; i++) {
 		const arg *x = &p->args.at[a + i], *y = &p->args.at[b + i];
 		if (x->kind == ARG_LIST)
-			TRY(join(m, x->u.list.first, y->u.list.first, x->u.list.n));
+			TRY(merge_results(m, x->u.list.first, y->u.list.first, x->u.list.n));
 		if (x->kind != ARG_VALUE)
 			continue;
 		m->same[y->u.v] = x->u.v;
@@ -215,13 +201,13 @@ static clv_status merge_node(merger *m, uint32_t *changes)
 		return table_add(&m->seen, hash, m->now);
 	if (!can_join(m, nodes[first].results, nodes[m->now].results, nodes[first].nresults))
 		return CLV_OK;
-	TRY(join(m, nodes[first].results, nodes[m->now].results, nodes[first].nresults));
+	TRY(merge_results(m, nodes[first].results, nodes[m->now].results, nodes[first].nresults));
 	TRY(edit_remove(m->e, m->now));
 	++*changes;
 	return CLV_OK;
 }
 
-/* Who gets to see a result may see what it was made of. */
+/* A caller that sees a result may see what it was made of. */
 static void find_shown(merger *m)
 {
 	value_id from, to;
@@ -233,8 +219,7 @@ static void find_shown(merger *m)
 
 static clv_status merge_all(merger *m, uint32_t *changes)
 {
-	if (!m->same || !m->shown)
-		return fail_nomem();
+	TRY_MEM(m->same && m->shown);
 	for (value_id v = 0; v < m->e->p->values.n; v++)
 		m->same[v] = v;
 	find_shown(m);
@@ -247,11 +232,9 @@ clv_status pass_common(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	merger m = {.e = e, .seed = (uintptr_t)e ^ (uintptr_t)e->p << 16};
 	(void)s;
-	m.same = mem_alloc((e->p->values.n + 1) * sizeof *m.same);
-	m.shown = mem_alloc((e->p->values.n + 1) * sizeof *m.shown);
+	m.same = edit_array(e, e->p->values.n, sizeof *m.same);
+	m.shown = edit_array(e, e->p->values.n, sizeof *m.shown);
 	clv_status st = merge_all(&m, changes);
 	table_free(&m.seen);
-	mem_free(m.same);
-	mem_free(m.shown);
 	return st;
 }

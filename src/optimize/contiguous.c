@@ -1,4 +1,4 @@
-/* What is known of the layout of values, from the layout of what they are made of.
+/* Finds out which values are contiguous.
  *
  * Inputs are checked against the plan before every run, constants come with it; parameters may be exchanged for ones
  * laid out otherwise, so nothing is known of them. An operator has STRIDES in ops.def where it gives the layout always. */
@@ -133,11 +133,10 @@ static known_layout layout_of_given(const layouts *l, value_id v)
 	return may_have_size_one(l->e->p, v) ? LAYOUT_CONTIGUOUS : LAYOUT_ROW_MAJOR;
 }
 
-clv_status find_layouts(const edit *e, uint8_t **out)
+clv_status find_layouts(edit *e, uint8_t **out)
 {
-	layouts l = {e, mem_alloc(e->p->values.n + 1)};
-	if (!l.of)
-		return fail_nomem();
+	layouts l = {e, edit_array(e, e->p->values.n, sizeof *l.of)};
+	TRY_MEM(l.of);
 	for (value_id v = 0; v < e->p->values.n; v++)
 		l.of[v] = (uint8_t)layout_of_given(&l, v);
 	for (node_id n = e->first; n < e->end; n++)

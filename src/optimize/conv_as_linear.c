@@ -1,6 +1,7 @@
-/* Convolutions that look at one pixel at a time, of channels-last images on a GPU: products of a matrix of pixels, whose
- * rows are the channels of each, with the weight. The bias, and a relu, are part of the product's own kernel, while cuDNN's
- * plain convolutions leave both to others.
+/* Turns 1x1 convolutions of channels-last images on a GPU into matrix products.
+ * Convolutions that look at one pixel at a time, of channels-last images on a GPU: products of a matrix of pixels, whose
+ * rows are the channels of each, with the weight. The bias, and a relu, are part of the product's own kernel, while
+ * cuDNN's plain convolutions leave both to others.
  *
  * Memory of a channels-last image is that matrix already, so all around the product are views: the image as rows of
  * pixels, the product as an image again. That has the strides of the convolution's result. */
@@ -27,13 +28,13 @@ static bool looks_at_one_pixel(const edit *e, const weighted *w, const geometry 
 	return one;
 }
 
-/* Strides of dimensions of size 1 are not those that a convolution gives: nobody outside may see them. */
+/* Strides of dimensions of size 1 are not those that a convolution gives: they must not be visible outside. */
 static bool is_hidden(const edit *e, value_id v)
 {
 	return !e->facts.shown[v] && !value_guarded(e->p, v);
 }
 
-static bool is_usable(const changer *c, const weighted *w)
+static bool can_be_linear(const changer *c, const weighted *w)
 {
 	const edit *e = c->e;
 	bool bias = w->bias == NONE || (same_type(e, w->bias, w->x) && e->p->values.at[w->bias].ndim == 1);
@@ -176,7 +177,7 @@ static clv_status change_all(changer *c)
 			continue;
 		if (!read_weighted(c->e, n, &w) || !read_geometry(c->e, &w, &g) || !looks_at_one_pixel(c->e, &w, &g))
 			continue;
-		if (is_usable(c, &w) && !is_better_joined(c, &w))
+		if (can_be_linear(c, &w) && !is_better_joined(c, &w))
 			TRY(change(c, &w));
 	}
 	if (*c->changes)
@@ -187,20 +188,11 @@ static clv_status change_all(changer *c)
 clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	changer c = {.e = e, .s = s, .changes = changes};
-	size_t n = (size_t)e->p->values.n + 1;
 	if (!s->conv_as_linear)
 		return CLV_OK;
-	c.last = mem_alloc(n * sizeof *c.last);
-	c.rows = mem_alloc(n * sizeof *c.rows);
-	c.owners = mem_ids(n);
-	clv_status st = c.last && c.rows && c.owners ? constant_values(e, s, &c.constant) : fail_nomem();
-	if (st == CLV_OK)
-		st = find_image_layouts(e, c.last, c.rows);
-	if (st == CLV_OK)
-		st = change_all(&c);
-	mem_free(c.constant);
-	mem_free(c.last);
-	mem_free(c.rows);
-	mem_free(c.owners);
-	return st;
+	c.owners = edit_ids(e, e->p->values.n);
+	TRY_MEM(c.owners);
+	TRY(constant_values(e, s, &c.constant));
+	TRY(find_image_layouts(e, &c.last, &c.rows));
+	return change_all(&c);
 }

@@ -1,4 +1,4 @@
-/* What passes ask about nodes and values. */
+/* Questions that passes ask about nodes and values. */
 #include <string.h>
 
 #include "optimize/optimize.h"
@@ -52,6 +52,26 @@ bool only_for(const edit *e, value_id v, node_id user, value_id by)
 	return alone && (through ? f->views[v] >= 1 : f->views[v] == 0 && !f->written[v]);
 }
 
+bool is_float(const value *x)
+{
+	return x->type == TYPE_TENSOR &&
+	       (x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64);
+}
+
+bool is_alike(const plan *p, value_id a, value_id b)
+{
+	const value *x = &p->values.at[a], *y = &p->values.at[b];
+	return x->type == TYPE_TENSOR && y->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device &&
+	       !((x->flags | y->flags) & VALUE_ODD) && same_shape(p, a, b);
+}
+
+bool makes_channels_last(const edit *e, node_id n)
+{
+	const arg *format = edit_arg(e, n, 1);
+	return (edit_is(e, n, OP_clone) || edit_is(e, n, OP_contiguous)) && format->kind == ARG_MEMFMT &&
+	       !strcmp(memfmt_names[format->u.code], "channels_last");
+}
+
 bool is_f32_cpu(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
@@ -67,11 +87,8 @@ bool is_cuda(const edit *e, value_id v)
 bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v)
 {
 	const value *x = &e->p->values.at[v];
-	const char *kind = s->gpu ? s->gpu : "cuda", *device = plan_s(e->p, x->device);
-	size_t n = strlen(kind);
-	bool known = x->dtype == DT_F32 || x->dtype == DT_F16 || x->dtype == DT_BF16;
-	return x->type == TYPE_TENSOR && known && !(x->flags & VALUE_ODD) && !strncmp(device, kind, n) &&
-	       (!device[n] || device[n] == ':');
+	return is_float(x) && x->dtype != DT_F64 && !(x->flags & VALUE_ODD) &&
+	       device_is(plan_s(e->p, x->device), s->gpu ? s->gpu : "cuda");
 }
 
 bool arg_is_int(const edit *e, const arg *a, int64_t k)

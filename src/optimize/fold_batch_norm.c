@@ -1,5 +1,6 @@
-/* Batch normalization in eval mode is a factor and a shift per channel. Where only it reads the result of a convolution or
- * of a linear, both go into the weight and the bias, which become nodes of the prelude:
+/* Folds batch normalization into the weights of the layer before it.
+ * Batch normalization in eval mode is a factor and a shift per channel. Where only it reads the result of a convolution
+ * or of a linear, both go into the weight and the bias, which become nodes of the prelude:
  *
  *     factor = rsqrt(var + eps) * gamma      weight' = weight * factor      bias' = (bias - mean) * factor + beta
  *
@@ -32,14 +33,13 @@ typedef struct folder {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static bool is_real(const edit *e, value_id v)
+static bool is_real_tensor(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
-	bool number = x->dtype == DT_F32 || x->dtype == DT_F64 || x->dtype == DT_F16 || x->dtype == DT_BF16;
-	return x->type == TYPE_TENSOR && number && !(x->flags & VALUE_ODD);
+	return is_float(x) && !(x->flags & VALUE_ODD);
 }
 
-/* The first result is the image; statistics of the batch may come after it, where nobody asks for them. */
+/* The first result is the image; statistics of the batch may come after it, if they are not used. */
 static value_id image_result(const edit *e, node_id n)
 {
 	const node *x = &e->p->nodes.at[n];
@@ -61,7 +61,7 @@ static value_id image_result(const edit *e, node_id n)
 static bool is_vector(const folder *f, value_id v, int64_t n)
 {
 	const edit *e = f->e;
-	return f->constant[v] && is_real(e, v) && e->p->values.at[v].ndim == 1 && dim_is(e, v, 0, n);
+	return f->constant[v] && is_real_tensor(e, v) && e->p->values.at[v].ndim == 1 && dim_is(e, v, 0, n);
 }
 
 static bool is_vector_or_none(const folder *f, node_id n, uint32_t i, int64_t channels)
@@ -104,12 +104,13 @@ static uint32_t channel_dim(const weighted *w)
 
 /* An image without a batch has its channels where the normalization does not look for them: dimensions must be those of
    the weight. */
-static bool fits(const folder *f, const weighted *w, const norm *b)
+static bool can_fold(const folder *f, const weighted *w, const norm *b)
 {
 	const edit *e = f->e;
 	const value *r = &e->p->values.at[w->result], *weight = &e->p->values.at[w->weight];
 	const value *y = &e->p->values.at[b->result];
-	bool types = is_real(e, w->result) && is_real(e, w->weight) && r->dtype == weight->dtype && r->dtype == y->dtype;
+	bool types = is_real_tensor(e, w->result) && is_real_tensor(e, w->weight) && r->dtype == weight->dtype &&
+	             r->dtype == y->dtype;
 	bool bias = w->bias == NONE || is_vector(f, w->bias, b->channels);
 	return types && bias && f->constant[w->weight] && r->ndim == weight->ndim && r->ndim >= 2 && r->ndim <= 5 &&
 	       y->alias == NONE && !(y->flags & VALUE_ODD) && same_shape(e->p, w->result, b->result) &&
@@ -232,19 +233,14 @@ static clv_status put_folded(const spot *at, const weighted *w, const norm *b, v
 	edit *e = at->e;
 	const node *x = &e->p->nodes.at[w->node];
 	uint32_t n = x->nargs > 3 ? x->nargs : 3;
-	arg *args = mem_alloc(n * sizeof *args);
-	if (!args)
-		return fail_nomem();
+	arg *args = edit_array(e, n, sizeof *args);
+	TRY_MEM(args);
 	memcpy(args, &e->p->args.at[x->args], x->nargs * sizeof *args);
 	args[1] = arg_of(weight);
 	args[2] = arg_of(bias);
-	clv_status st = edit_remove(e, w->node);
-	if (st == CLV_OK)
-		st = edit_remove(e, b->node);
-	if (st == CLV_OK)
-		st = put_node(at, x->op_id, args, n, b->result);
-	mem_free(args);
-	return st;
+	TRY(edit_remove(e, w->node));
+	TRY(edit_remove(e, b->node));
+	return put_node(at, x->op_id, args, n, b->result);
 }
 
 static clv_status fold(edit *e, const weighted *w, const norm *found)
@@ -311,7 +307,7 @@ static clv_status try_fold(folder *f, node_id n, uint32_t *changes)
 	if (!here || !node_pure(e, def) || !read_weighted(e, def, &w) || w.result != b.x || !only_for(e, b.x, n, NONE))
 		return CLV_OK;
 	bool together = e->p->nodes.at[def].context == e->p->nodes.at[n].context && runs_plainly(e, n);
-	if (!together || !fits(f, &w, &b))
+	if (!together || !can_fold(f, &w, &b))
 		return CLV_OK;
 	TRY(fold(f->e, &w, &b));
 	*changes += 1;
@@ -322,9 +318,7 @@ clv_status pass_fold_batch_norm(edit *e, const optimize_spec *s, uint32_t *chang
 {
 	folder f = {.e = e};
 	TRY(constant_values(e, s, &f.constant));
-	clv_status st = CLV_OK;
-	for (node_id n = e->first; n < e->end && st == CLV_OK; n++)
-		st = try_fold(&f, n, changes);
-	mem_free(f.constant);
-	return st;
+	for (node_id n = e->first; n < e->end; n++)
+		TRY(try_fold(&f, n, changes));
+	return CLV_OK;
 }

@@ -1,4 +1,5 @@
-/* Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where
+/* Recognizes functions that are spelled out, such as gelu, and calls their operators.
+ * Functions of one number that are spelt out: gelu as eight operators, x * sigmoid(x), x * relu6(x + 3) / 6. Where
  * PyTorch has an operator for the function, that takes their place.
  *
  * There are many spellings. So the nodes that make one value of another, with numbers alone, are brought into a normal form
@@ -27,106 +28,6 @@ static double hardsigmoid(double x)
 	return fmin(fmax(x + 3, 0), 6) / 6;
 }
 
-static double step_add(const double *a)
-{
-	return a[0] + a[2] * a[1];
-}
-static double step_sub(const double *a)
-{
-	return a[0] - a[2] * a[1];
-}
-static double step_rsub(const double *a)
-{
-	return a[1] - a[2] * a[0];
-}
-static double step_mul(const double *a)
-{
-	return a[0] * a[1];
-}
-static double step_div(const double *a)
-{
-	return a[0] / a[1];
-}
-static double step_pow(const double *a)
-{
-	return pow(a[0], a[1]);
-}
-static double step_square(const double *a)
-{
-	return a[0] * a[0];
-}
-static double step_neg(const double *a)
-{
-	return -a[0];
-}
-static double step_exp(const double *a)
-{
-	return exp(a[0]);
-}
-static double step_expm1(const double *a)
-{
-	return expm1(a[0]);
-}
-static double step_log(const double *a)
-{
-	return log(a[0]);
-}
-static double step_log1p(const double *a)
-{
-	return log1p(a[0]);
-}
-static double step_tanh(const double *a)
-{
-	return tanh(a[0]);
-}
-static double step_erf(const double *a)
-{
-	return erf(a[0]);
-}
-static double step_erfc(const double *a)
-{
-	return erfc(a[0]);
-}
-static double step_sigmoid(const double *a)
-{
-	return sigmoid(a[0]);
-}
-static double step_reciprocal(const double *a)
-{
-	return 1 / a[0];
-}
-static double step_clamp(const double *a)
-{
-	return fmin(fmax(a[0], a[1]), a[2]);
-}
-static double step_at_least(const double *a)
-{
-	return fmax(a[0], a[1]);
-}
-static double step_at_most(const double *a)
-{
-	return fmin(a[0], a[1]);
-}
-static double step_relu(const double *a)
-{
-	return fmax(a[0], 0);
-}
-static double step_relu6(const double *a)
-{
-	return fmin(fmax(a[0], 0), 6);
-}
-static double step_hardsigmoid(const double *a)
-{
-	return hardsigmoid(a[0]);
-}
-
-static double step_softplus(const double *a)
-{
-	return a[0] * a[1] > a[2] ? a[0] : log1p(exp(a[0] * a[1])) / a[1];
-}
-
-/* ---- their forms --------------------------------------------------------------------------------------------------- */
-
 static bool scaled(const form *a, double factor, form *out)
 {
 	form k = form_number(factor);
@@ -139,40 +40,48 @@ static bool shifted(const form *a, double by, form *out)
 	return form_add(a, &k, 1, out);
 }
 
-#define FORM(name, result)                                                                                             \
-	static bool name(piece *p, const form *a, const double *k, form *out)                                              \
+/* A step: its value at the numbers a, and its form. */
+#define STEP(name, value, result)                                                                                      \
+	static double step_##name(const double *a)                                                                         \
+	{                                                                                                                  \
+		return value;                                                                                                  \
+	}                                                                                                                  \
+	static bool name##_form(piece *p, const form *a, const double *k, form *out)                                       \
 	{                                                                                                                  \
 		(void)p;                                                                                                       \
 		(void)k;                                                                                                       \
 		return result;                                                                                                 \
 	}
 
-FORM(add_form, form_add(&a[0], &a[1], k[2], out))
-FORM(sub_form, form_add(&a[0], &a[1], -k[2], out))
-FORM(rsub_form, form_add(&a[1], &a[0], -k[2], out))
-FORM(mul_form, form_mul(&a[0], &a[1], out))
-FORM(div_form, form_div(&a[0], &a[1], out))
-FORM(pow_form, form_pow(&a[0], k[1], out))
-FORM(square_form, form_mul(&a[0], &a[0], out))
-FORM(neg_form, scaled(&a[0], -1, out))
-FORM(exp_form, form_exp(p, &a[0], out))
-FORM(expm1_form, form_exp(p, &a[0], out) && shifted(out, -1, out))
-FORM(log_form, form_log(p, &a[0], out))
-FORM(log1p_form, shifted(&a[0], 1, out) && form_log(p, out, out))
-FORM(tanh_form, scaled(&a[0], 2, out) && form_sigmoid(p, out, out) && scaled(out, 2, out) && shifted(out, -1, out))
-FORM(erf_form, form_erf(p, &a[0], out))
-FORM(erfc_form, form_erf(p, &a[0], out) && scaled(out, -1, out) && shifted(out, 1, out))
-FORM(sigmoid_form, form_sigmoid(p, &a[0], out))
-FORM(reciprocal_form, form_pow(&a[0], 0, out) && form_div(out, &a[0], out))
-FORM(clamp_form, form_clamp(p, &a[0], k[1], k[2], out))
-FORM(at_least_form, form_clamp(p, &a[0], k[1], INFINITY, out))
-FORM(at_most_form, form_clamp(p, &a[0], -INFINITY, k[1], out))
-FORM(relu_form, form_clamp(p, &a[0], 0, INFINITY, out))
-FORM(relu6_form, form_clamp(p, &a[0], 0, 6, out))
-FORM(hardsigmoid_form, shifted(&a[0], 3, out) && form_clamp(p, out, 0, 6, out) && scaled(out, 1.0 / 6, out))
+STEP(add, a[0] + a[2] * a[1], form_add(&a[0], &a[1], k[2], out))
+STEP(sub, a[0] - a[2] * a[1], form_add(&a[0], &a[1], -k[2], out))
+STEP(rsub, a[1] - a[2] * a[0], form_add(&a[1], &a[0], -k[2], out))
+STEP(mul, a[0] * a[1], form_mul(&a[0], &a[1], out))
+STEP(div, a[0] / a[1], form_div(&a[0], &a[1], out))
+STEP(pow, pow(a[0], a[1]), form_pow(&a[0], k[1], out))
+STEP(square, a[0] * a[0], form_mul(&a[0], &a[0], out))
+STEP(neg, -a[0], scaled(&a[0], -1, out))
+STEP(exp, exp(a[0]), form_exp(p, &a[0], out))
+STEP(expm1, expm1(a[0]), form_exp(p, &a[0], out) && shifted(out, -1, out))
+STEP(log, log(a[0]), form_log(p, &a[0], out))
+STEP(log1p, log1p(a[0]), shifted(&a[0], 1, out) && form_log(p, out, out))
+STEP(tanh, tanh(a[0]),
+     scaled(&a[0], 2, out) && form_sigmoid(p, out, out) && scaled(out, 2, out) && shifted(out, -1, out))
+STEP(erf, erf(a[0]), form_erf(p, &a[0], out))
+STEP(erfc, erfc(a[0]), form_erf(p, &a[0], out) && scaled(out, -1, out) && shifted(out, 1, out))
+STEP(sigmoid, sigmoid(a[0]), form_sigmoid(p, &a[0], out))
+STEP(reciprocal, 1 / a[0], form_pow(&a[0], 0, out) && form_div(out, &a[0], out))
+STEP(clamp, fmin(fmax(a[0], a[1]), a[2]), form_clamp(p, &a[0], k[1], k[2], out))
+STEP(at_least, fmax(a[0], a[1]), form_clamp(p, &a[0], k[1], INFINITY, out))
+STEP(at_most, fmin(a[0], a[1]), form_clamp(p, &a[0], -INFINITY, k[1], out))
+STEP(relu, fmax(a[0], 0), form_clamp(p, &a[0], 0, INFINITY, out))
+STEP(relu6, fmin(fmax(a[0], 0), 6), form_clamp(p, &a[0], 0, 6, out))
+STEP(hardsigmoid, hardsigmoid(a[0]),
+     shifted(&a[0], 3, out) && form_clamp(p, out, 0, 6, out) && scaled(out, 1.0 / 6, out))
 /* From the threshold on it is x, which is nearly the same where the threshold is high. */
-FORM(softplus_form, k[1] > 0 && k[2] >= 14 && scaled(&a[0], k[1], out) && form_exp(p, out, out) &&
-                        shifted(out, 1, out) && form_log(p, out, out) && scaled(out, 1 / k[1], out))
+STEP(softplus, a[0] * a[1] > a[2] ? a[0] : log1p(exp(a[0] * a[1])) / a[1],
+     k[1] > 0 && k[2] >= 14 && scaled(&a[0], k[1], out) && form_exp(p, out, out) && shifted(out, 1, out) &&
+         form_log(p, out, out) && scaled(out, 1 / k[1], out))
 
 /* Numbers that are not given are as these say: alpha, bounds, beta and threshold. */
 static const struct step {
@@ -181,47 +90,48 @@ static const struct step {
 	uint32_t args; /* 1 to 3 */
 	double second, third;
 } steps[OP_COUNT] = {
-	[OP_add_Tensor] = {step_add, add_form, 3, NAN, 1},
-	[OP_add_Scalar] = {step_add, add_form, 3, NAN, 1},
-	[OP_add__Tensor] = {step_add, add_form, 3, NAN, 1},
-	[OP_sub_Tensor] = {step_sub, sub_form, 3, NAN, 1},
-	[OP_sub_Scalar] = {step_sub, sub_form, 3, NAN, 1},
-	[OP_sub__Tensor] = {step_sub, sub_form, 3, NAN, 1},
-	[OP_rsub_Tensor] = {step_rsub, rsub_form, 3, NAN, 1},
-	[OP_rsub_Scalar] = {step_rsub, rsub_form, 3, NAN, 1},
-	[OP_mul_Tensor] = {step_mul, mul_form, 2, NAN, NAN},
-	[OP_mul_Scalar] = {step_mul, mul_form, 2, NAN, NAN},
-	[OP_mul__Tensor] = {step_mul, mul_form, 2, NAN, NAN},
-	[OP_div_Tensor] = {step_div, div_form, 2, NAN, NAN},
-	[OP_div_Scalar] = {step_div, div_form, 2, NAN, NAN},
-	[OP_div__Tensor] = {step_div, div_form, 2, NAN, NAN},
-	[OP_pow_Tensor_Scalar] = {step_pow, pow_form, 2, NAN, NAN},
-	[OP_square] = {step_square, square_form, 1, NAN, NAN},
-	[OP_neg] = {step_neg, neg_form, 1, NAN, NAN},
-	[OP_exp] = {step_exp, exp_form, 1, NAN, NAN},
-	[OP_expm1] = {step_expm1, expm1_form, 1, NAN, NAN},
-	[OP_log] = {step_log, log_form, 1, NAN, NAN},
-	[OP_log1p] = {step_log1p, log1p_form, 1, NAN, NAN},
-	[OP_tanh] = {step_tanh, tanh_form, 1, NAN, NAN},
-	[OP_erf] = {step_erf, erf_form, 1, NAN, NAN},
-	[OP_special_erf] = {step_erf, erf_form, 1, NAN, NAN},
-	[OP_erfc] = {step_erfc, erfc_form, 1, NAN, NAN},
-	[OP_sigmoid] = {step_sigmoid, sigmoid_form, 1, NAN, NAN},
-	[OP_sigmoid_] = {step_sigmoid, sigmoid_form, 1, NAN, NAN},
-	[OP_tanh_] = {step_tanh, tanh_form, 1, NAN, NAN},
-	[OP_reciprocal] = {step_reciprocal, reciprocal_form, 1, NAN, NAN},
-	[OP_clamp] = {step_clamp, clamp_form, 3, -INFINITY, INFINITY},
-	[OP_clamp_] = {step_clamp, clamp_form, 3, -INFINITY, INFINITY},
-	[OP_clamp_min] = {step_at_least, at_least_form, 2, NAN, NAN},
-	[OP_clamp_max] = {step_at_most, at_most_form, 2, NAN, NAN},
-	[OP_hardtanh] = {step_clamp, clamp_form, 3, -1, 1},
-	[OP_hardtanh_] = {step_clamp, clamp_form, 3, -1, 1},
-	[OP_relu] = {step_relu, relu_form, 1, NAN, NAN},
-	[OP_relu_] = {step_relu, relu_form, 1, NAN, NAN},
-	[OP_relu6] = {step_relu6, relu6_form, 1, NAN, NAN},
-	[OP_relu6_] = {step_relu6, relu6_form, 1, NAN, NAN},
-	[OP_hardsigmoid] = {step_hardsigmoid, hardsigmoid_form, 1, NAN, NAN},
-	[OP_softplus] = {step_softplus, softplus_form, 3, 1, 20},
+#define ROW(name) step_##name, name##_form
+	[OP_add_Tensor] = {ROW(add), 3, NAN, 1},
+	[OP_add_Scalar] = {ROW(add), 3, NAN, 1},
+	[OP_add__Tensor] = {ROW(add), 3, NAN, 1},
+	[OP_sub_Tensor] = {ROW(sub), 3, NAN, 1},
+	[OP_sub_Scalar] = {ROW(sub), 3, NAN, 1},
+	[OP_sub__Tensor] = {ROW(sub), 3, NAN, 1},
+	[OP_rsub_Tensor] = {ROW(rsub), 3, NAN, 1},
+	[OP_rsub_Scalar] = {ROW(rsub), 3, NAN, 1},
+	[OP_mul_Tensor] = {ROW(mul), 2, NAN, NAN},
+	[OP_mul_Scalar] = {ROW(mul), 2, NAN, NAN},
+	[OP_mul__Tensor] = {ROW(mul), 2, NAN, NAN},
+	[OP_div_Tensor] = {ROW(div), 2, NAN, NAN},
+	[OP_div_Scalar] = {ROW(div), 2, NAN, NAN},
+	[OP_div__Tensor] = {ROW(div), 2, NAN, NAN},
+	[OP_pow_Tensor_Scalar] = {ROW(pow), 2, NAN, NAN},
+	[OP_square] = {ROW(square), 1, NAN, NAN},
+	[OP_neg] = {ROW(neg), 1, NAN, NAN},
+	[OP_exp] = {ROW(exp), 1, NAN, NAN},
+	[OP_expm1] = {ROW(expm1), 1, NAN, NAN},
+	[OP_log] = {ROW(log), 1, NAN, NAN},
+	[OP_log1p] = {ROW(log1p), 1, NAN, NAN},
+	[OP_tanh] = {ROW(tanh), 1, NAN, NAN},
+	[OP_erf] = {ROW(erf), 1, NAN, NAN},
+	[OP_special_erf] = {ROW(erf), 1, NAN, NAN},
+	[OP_erfc] = {ROW(erfc), 1, NAN, NAN},
+	[OP_sigmoid] = {ROW(sigmoid), 1, NAN, NAN},
+	[OP_sigmoid_] = {ROW(sigmoid), 1, NAN, NAN},
+	[OP_tanh_] = {ROW(tanh), 1, NAN, NAN},
+	[OP_reciprocal] = {ROW(reciprocal), 1, NAN, NAN},
+	[OP_clamp] = {ROW(clamp), 3, -INFINITY, INFINITY},
+	[OP_clamp_] = {ROW(clamp), 3, -INFINITY, INFINITY},
+	[OP_clamp_min] = {ROW(at_least), 2, NAN, NAN},
+	[OP_clamp_max] = {ROW(at_most), 2, NAN, NAN},
+	[OP_hardtanh] = {ROW(clamp), 3, -1, 1},
+	[OP_hardtanh_] = {ROW(clamp), 3, -1, 1},
+	[OP_relu] = {ROW(relu), 1, NAN, NAN},
+	[OP_relu_] = {ROW(relu), 1, NAN, NAN},
+	[OP_relu6] = {ROW(relu6), 1, NAN, NAN},
+	[OP_relu6_] = {ROW(relu6), 1, NAN, NAN},
+	[OP_hardsigmoid] = {ROW(hardsigmoid), 1, NAN, NAN},
+	[OP_softplus] = {ROW(softplus), 3, 1, 20},
 };
 
 static const struct step *step_of(const edit *e, node_id n)
@@ -232,77 +142,37 @@ static const struct step *step_of(const edit *e, node_id n)
 
 /* ---- functions ----------------------------------------------------------------------------------------------------- */
 
-/* Their forms are made of the forms of steps: of x alone, or of x and the last result. */
-static bool gelu_form(piece *p, const form *x, form *out)
-{
-	return scaled(x, 0.70710678118654752440, out) && form_erf(p, out, out) && shifted(out, 1, out) &&
-	       form_mul(x, out, out) && scaled(out, 0.5, out);
-}
+/* A function of x: its value, and its form, which is made of the forms of steps: of x alone, or of x and the last
+   result. */
+#define FUNCTION(name, value, result)                                                                                  \
+	static double name(double x)                                                                                       \
+	{                                                                                                                  \
+		return value;                                                                                                  \
+	}                                                                                                                  \
+	static bool name##_of_x(piece *p, const form *x, form *out)                                                        \
+	{                                                                                                                  \
+		return result;                                                                                                 \
+	}
 
-static double gelu(double x)
-{
-	return 0.5 * x * erfc(-x * 0.70710678118654752440);
-}
-
-static bool gelu_tanh_form(piece *p, const form *x, form *out)
-{
-	return form_pow(x, 3, out) && scaled(out, 0.044715, out) && form_add(x, out, 1, out) &&
-	       scaled(out, 2 * 0.79788456080286535588, out) && form_sigmoid(p, out, out) && form_mul(x, out, out);
-}
-
-static double gelu_tanh(double x)
-{
-	return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-}
-
-static bool silu_form(piece *p, const form *x, form *out)
-{
-	return form_sigmoid(p, x, out) && form_mul(x, out, out);
-}
-
-static double silu(double x)
-{
-	return x / (1 + exp(-x));
-}
-
-static bool softplus_of_x(piece *p, const form *x, form *out)
-{
-	return softplus_form(p, x, (const double[]){NAN, 1, 20}, out);
-}
-
-static bool mish_form(piece *p, const form *x, form *out)
-{
-	return softplus_of_x(p, x, out) && tanh_form(p, out, NULL, out) && form_mul(x, out, out);
-}
-
-static double mish(double x)
-{
-	return x * tanh(x > 40 ? x : log1p(exp(x)));
-}
+FUNCTION(gelu, 0.5 * x * erfc(-x * 0.70710678118654752440),
+         scaled(x, 0.70710678118654752440, out) && form_erf(p, out, out) && shifted(out, 1, out) &&
+             form_mul(x, out, out) && scaled(out, 0.5, out))
+FUNCTION(gelu_tanh, 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))),
+         form_pow(x, 3, out) && scaled(out, 0.044715, out) && form_add(x, out, 1, out) &&
+             scaled(out, 2 * 0.79788456080286535588, out) && form_sigmoid(p, out, out) && form_mul(x, out, out))
+FUNCTION(silu, x / (1 + exp(-x)), form_sigmoid(p, x, out) && form_mul(x, out, out))
+FUNCTION(softplus, x > 40 ? x : log1p(exp(x)), softplus_form(p, x, (const double[]){NAN, 1, 20}, out))
+FUNCTION(mish, x *tanh(softplus(x)), softplus_of_x(p, x, out) && tanh_form(p, out, NULL, out) && form_mul(x, out, out))
+FUNCTION(hardswish, x *fmin(fmax(x + 3, 0), 6) / 6, hardsigmoid_form(p, x, NULL, out) && form_mul(x, out, out))
 
 static bool hardsigmoid_of_x(piece *p, const form *x, form *out)
 {
 	return hardsigmoid_form(p, x, NULL, out);
 }
 
-static bool hardswish_form(piece *p, const form *x, form *out)
-{
-	return hardsigmoid_of_x(p, x, out) && form_mul(x, out, out);
-}
-
-static double hardswish(double x)
-{
-	return x * fmin(fmax(x + 3, 0), 6) / 6;
-}
-
 static bool sigmoid_of_x(piece *p, const form *x, form *out)
 {
 	return form_sigmoid(p, x, out);
-}
-
-static double softplus(double x)
-{
-	return x > 40 ? x : log1p(exp(x));
 }
 
 static const struct function {
@@ -312,11 +182,11 @@ static const struct function {
 	const char *approximate; /* its second argument, or NULL */
 	bool bends;              /* it has bounds */
 } functions[] = {
-	{gelu, gelu_form, OP_gelu, "none", false},
-	{gelu_tanh, gelu_tanh_form, OP_gelu, "tanh", false},
-	{silu, silu_form, OP_silu, NULL, false},
-	{mish, mish_form, OP_mish, NULL, false},
-	{hardswish, hardswish_form, OP_hardswish, NULL, true},
+	{gelu, gelu_of_x, OP_gelu, "none", false},
+	{gelu_tanh, gelu_tanh_of_x, OP_gelu, "tanh", false},
+	{silu, silu_of_x, OP_silu, NULL, false},
+	{mish, mish_of_x, OP_mish, NULL, false},
+	{hardswish, hardswish_of_x, OP_hardswish, NULL, true},
 	{hardsigmoid, hardsigmoid_of_x, OP_hardsigmoid, NULL, true},
 	{sigmoid, sigmoid_of_x, OP_sigmoid, NULL, false},
 	{softplus, softplus_of_x, OP_softplus, NULL, false},
@@ -489,58 +359,40 @@ static const struct function *name_it(const edit *e, const found_tree *t, value_
 /* ---- finding ------------------------------------------------------------------------------------------------------- */
 
 /* Values that the nodes so far are made of and that are not looked into. */
-typedef struct frontier {
+typedef struct open_values {
 	value_id at[TREE_LEAVES];
 	uint32_t n;
-} frontier;
+} open_values;
 
-static bool is_like(const edit *e, value_id v, value_id result)
-{
-	const value *x = &e->p->values.at[v], *r = &e->p->values.at[result];
-	bool floats = x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64;
-	return x->type == TYPE_TENSOR && floats && x->dtype == r->dtype && x->device == r->device &&
-	       !((x->flags | r->flags) & VALUE_ODD) && same_shape(e->p, v, result);
-}
-
-static bool push_value(frontier *f, value_id v)
-{
-	for (uint32_t i = 0; i < f->n; i++)
-		if (f->at[i] == v)
-			return true;
-	if (f->n == TREE_LEAVES)
-		return false;
-	f->at[f->n++] = v;
-	return true;
-}
-
-/* The node becomes part of the tree, what it reads part of the frontier. */
-static bool look_into(const edit *e, node_id n, found_tree *t, frontier *f)
+/* The node becomes part of the tree, what it reads one of the open values. */
+static bool look_into(const edit *e, node_id n, found_tree *t, open_values *f)
 {
 	const struct step *step = step_of(e, n);
 	if (!step || t->n == MOST_STEPS || !may_join(e, t->top, n) || !tree_add_node(t, n))
 		return false;
 	for (uint32_t k = 0; k < e->p->nodes.at[n].nargs; k++) {
 		value_id v = edit_value(e, n, k);
-		if (v != NONE && (k >= step->args || !is_like(e, v, edit_result(e, t->top)) || !push_value(f, v)))
+		bool takes = v != NONE && is_float(&e->p->values.at[v]) && is_alike(e->p, v, edit_result(e, t->top));
+		if (v != NONE && (k >= step->args || !takes || !add_once(f->at, &f->n, TREE_LEAVES, v)))
 			return false;
 	}
 	return true;
 }
 
-static node_id maker(const edit *e, value_id v)
+static node_id maker_of_value(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
 	bool old = x->kind == VALUE_RESULT && x->def != NONE && x->def < e->nodes;
 	return old && edit_result(e, x->def) == v ? x->def : NONE;
 }
 
-/* Takes out the value that is made last: all who read it have been looked into. NONE: none is made here. */
-static node_id pop_last(const edit *e, frontier *f)
+/* Takes out the value that is made last: all its readers have been looked into. NONE: none is made here. */
+static node_id pop_last(const edit *e, open_values *f)
 {
 	uint32_t last = 0;
 	node_id at = NONE;
 	for (uint32_t i = 0; i < f->n; i++) {
-		node_id n = maker(e, f->at[i]);
+		node_id n = maker_of_value(e, f->at[i]);
 		if (n != NONE && (at == NONE || n > at)) {
 			at = n;
 			last = i;
@@ -561,7 +413,7 @@ static bool can_write(const edit *e, const found_tree *t, const struct function 
 /* The nearest value that all paths from the top lead to, such that the top is a known function of it. */
 static const struct function *find_function(const edit *e, node_id top, found_tree *t)
 {
-	frontier f = {.n = 0};
+	open_values f = {.n = 0};
 	tree_new(top, t);
 	if (!look_into(e, top, t, &f))
 		return NULL;

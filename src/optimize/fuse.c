@@ -1,4 +1,4 @@
-/* What follows a node, and the joining: see fuse.h. */
+/* Finds what follows a node, and fuses it: see fuse.h. */
 #include "optimize/fuse.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ static bool is_before(node_id a, node_id b)
 	return a == NONE || a < b;
 }
 
-static void take(tail *t, node_id u, value_id result)
+static void take_node(tail *t, node_id u, value_id result)
 {
 	t->nodes[t->n++] = u;
 	t->result = result;
@@ -28,7 +28,7 @@ static bool add_activation(const fuser *f, tail *t, node_id maker, const char *o
 	if (r == NONE || (only && strcmp(a.name, only)))
 		return false;
 	t->act = a;
-	take(t, u, r);
+	take_node(t, u, r);
 	return true;
 }
 
@@ -92,7 +92,7 @@ static bool add_into(const fuser *f, const weighted *w, tail *t, node_id u)
 		return false;
 	t->other = other;
 	t->in_place = true;
-	take(t, u, r);
+	take_node(t, u, r);
 	return true;
 }
 
@@ -107,7 +107,7 @@ static bool add_other(const fuser *f, const weighted *w, tail *t, node_id u, boo
 	if (r == NONE)
 		return false;
 	t->in_place = in_place && !strcmp(t->binary, "add") && is_free_after(f, w, t->other, u);
-	take(t, u, r);
+	take_node(t, u, r);
 	return true;
 }
 
@@ -138,7 +138,7 @@ static bool add_binary(const fuser *f, const weighted *w, tail *t, bool in_place
 	return false;
 }
 
-/* Nobody looks at the memory of the sum before the next node does. */
+/* The next node is the first to read the memory of the sum. */
 static bool is_unseen(const fuser *f, const weighted *w, const tail *t)
 {
 	const edit *e = f->e;
@@ -217,24 +217,23 @@ clv_status join(fuser *f, const weighted *w, const tail *t, uint16_t op, const a
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
-clv_status has_hints(const edit *e, value_id v, bool *out)
+clv_status has_hints(edit *e, value_id v, bool *out)
 {
 	const plan *p = e->p;
 	const value *x = &p->values.at[v];
-	int64_t *least = mem_alloc((p->symbols.n + 1) * sizeof *least);
-	if (!least)
-		return fail_nomem();
+	int64_t *least = edit_array(e, p->symbols.n, sizeof *least);
+	TRY_MEM(least);
 	for (symbol_id s = 0; s < p->symbols.n; s++)
 		least[s] = p->symbols.at[s].lo;
 	*out = !shape_waits_for_data(p, x);
-	clv_status st = CLV_OK;
-	for (uint32_t d = 0; *out && st != CLV_E_NOMEM && d < x->ndim; d++) {
+	for (uint32_t d = 0; *out && d < x->ndim; d++) {
 		int64_t k = 0;
-		st = expr_eval(p, p->dims.at[x->shape + d], least, &k);
+		clv_status st = expr_eval(p, p->dims.at[x->shape + d], least, &k);
+		if (st == CLV_E_NOMEM)
+			return st;
 		*out = st == CLV_OK && k > 0;
 	}
-	mem_free(least);
-	return st == CLV_E_NOMEM ? st : CLV_OK;
+	return CLV_OK;
 }
 
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3])
@@ -280,42 +279,15 @@ static void find_last(fuser *f)
 
 static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, fuser *f)
 {
-	size_t n = (size_t)e->p->values.n + 1;
+	size_t n = e->p->values.n;
 	*f = (fuser){.e = e, .s = s, .changes = changes};
 	TRY(constant_values(e, s, &f->constant));
-	f->last_image = mem_alloc(n * sizeof *f->last_image);
-	f->rows = mem_alloc(n * sizeof *f->rows);
-	f->last_use = mem_ids(n);
-	f->last_write = mem_ids(n);
-	f->shown = mem_alloc(n * sizeof *f->shown);
-	if (!f->last_image || !f->rows || !f->last_use || !f->last_write || !f->shown)
-		return fail_nomem();
-	TRY(find_image_layouts(e, f->last_image, f->rows));
+	TRY(find_image_layouts(e, &f->last_image, &f->rows));
+	f->last_use = edit_ids(e, n);
+	f->last_write = edit_ids(e, n);
+	f->shown = edit_array(e, n, sizeof *f->shown);
+	TRY_MEM(f->last_use && f->last_write && f->shown);
 	find_last(f);
-	return CLV_OK;
-}
-
-static void fuser_free(fuser *f)
-{
-	mem_free(f->constant);
-	mem_free(f->last_image);
-	mem_free(f->rows);
-	mem_free(f->last_use);
-	mem_free(f->last_write);
-	mem_free(f->shown);
-}
-
-static clv_status fuse_all(fuser *f)
-{
-	for (node_id n = f->e->first; n < f->e->end; n++) {
-		if (f->e->gone.at[n] || !node_pure(f->e, n) || !runs_plainly(f->e, n))
-			continue;
-		TRY(fuse_convolution(f, n));
-		if (!f->e->gone.at[n])
-			TRY(fuse_cudnn(f, n));
-		if (!f->e->gone.at[n])
-			TRY(fuse_linear(f, n));
-	}
 	return CLV_OK;
 }
 
@@ -324,11 +296,15 @@ clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes)
 	fuser f;
 	if (!s->has_op)
 		return CLV_OK;
-	clv_status st = fuser_new(e, s, changes, &f);
-	if (st == CLV_OK)
-		st = fuse_all(&f);
-	if (st == CLV_OK)
-		st = scale_last_images(e, f.constant, f.last_image, changes);
-	fuser_free(&f);
-	return st;
+	TRY(fuser_new(e, s, changes, &f));
+	for (node_id n = e->first; n < e->end; n++) {
+		if (e->gone.at[n] || !node_pure(e, n) || !runs_plainly(e, n))
+			continue;
+		TRY(fuse_convolution(&f, n));
+		if (!e->gone.at[n])
+			TRY(fuse_cudnn(&f, n));
+		if (!e->gone.at[n])
+			TRY(fuse_linear(&f, n));
+	}
+	return scale_last_images(e, f.constant, f.last_image, changes);
 }

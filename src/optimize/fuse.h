@@ -1,8 +1,8 @@
-/* Joining nodes: a convolution or a linear makes what the nodes after it made of its result, in one call of oneDNN or cuDNN.
+/* Fuses convolutions and linears with the nodes after them, in one call of oneDNN or cuDNN.
  *
  * fuse.c finds what follows a node and keeps the books about memory; fuse_conv.c, fuse_linear.c and fuse_cudnn.c say which operator
- * does it all. Changes of one pass are put in place together, so facts of the edit are those from before; what joins move (who
- * reads what last, who writes it, who is on whose memory) is kept up to date here. */
+ * does it all. Changes of one pass are put in place together, so facts of the edit are those from before; what fusing changes (last
+ * reads, writes, shared memory) is kept up to date here. */
 #ifndef OPTIMIZE_FUSE_H
 #define OPTIMIZE_FUSE_H
 
@@ -29,8 +29,8 @@ typedef struct activation {
 
 bool read_activation(const edit *e, node_id n, activation *out); /* activations.c */
 
-/* image_layouts.c: per value, all false before */
-clv_status find_image_layouts(const edit *e, bool *last, bool *rows);
+/* image_layouts.c: per value, in arrays of the edit */
+clv_status find_image_layouts(edit *e, bool **last, bool **rows);
 
 /* What follows a node. */
 typedef struct tail {
@@ -52,7 +52,7 @@ void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
 clv_status join(fuser *f, const weighted *w, const tail *t, uint16_t op, const arg *args, uint32_t nargs);
 
 /* The sizes of v are known before a run, and none is 0: they say how weights are best laid out for it. */
-clv_status has_hints(const edit *e, value_id v, bool *out);
+clv_status has_hints(edit *e, value_id v, bool *out);
 /* The arguments that say which function it is: name, scalars, algorithm. */
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3]);
 

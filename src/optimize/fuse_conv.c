@@ -1,7 +1,7 @@
-/* Convolutions that oneDNN does with what follows them, on weights that it has laid out as it likes them.
+/* Fuses convolutions with what follows them, on weights that oneDNN has laid out.
  *
  * Laid-out weights make results channels-last whatever the input is, so a convolution gets them only where its input is so
- * already: then pass_channels_last has found that nobody minds. Elsewhere the weight stays, and so does the layout. */
+ * already: then pass_channels_last has found that no other node depends on the layout. Elsewhere the weight stays, and so does the layout. */
 #include "optimize/fuse.h"
 
 #include <string.h>
@@ -69,7 +69,7 @@ static bool may_be_channels_last(const fuser *f, const weighted *w)
 	return f->last_image[w->x] || (is_one_pixel(f->e, w->x) && is_one_pixel(f->e, w->result));
 }
 
-static bool is_usable(const fuser *f, const weighted *w)
+static bool can_fuse_conv(const fuser *f, const weighted *w)
 {
 	const edit *e = f->e;
 	bool bias = w->bias == NONE || (is_f32_cpu(e, w->bias) && f->constant[w->bias]);
@@ -185,7 +185,7 @@ clv_status fuse_convolution(fuser *f, node_id n)
 	weighted w;
 	geometry g;
 	tail t;
-	if (!read_weighted(f->e, n, &w) || !read_geometry(f->e, &w, &g) || !is_usable(f, &w))
+	if (!read_weighted(f->e, n, &w) || !read_geometry(f->e, &w, &g) || !can_fuse_conv(f, &w))
 		return CLV_OK;
 	unsigned kinds = tail_kinds(f, &w);
 	uint16_t packing = packing_op(f, &w, &g);

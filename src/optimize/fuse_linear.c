@@ -1,5 +1,5 @@
-/* Linears that oneDNN does with what follows them, on weights that it has laid out. A call costs more than one of the
- * operators it stands for, so small ones stay. */
+/* Fuses linears with what follows them, on weights that oneDNN has laid out.
+ * A call costs more than one of the operators it stands for, so small ones stay. */
 #include "optimize/fuse.h"
 
 /* Multiplications from which on the call is worth it; where the number of rows is not known, elements of the weight. */
@@ -13,7 +13,7 @@ typedef struct sized {
 	expr_id rows;
 } sized;
 
-static bool is_usable(const edit *e, const weighted *w)
+static bool can_fuse_linear(const edit *e, const weighted *w)
 {
 	return is_f32_cpu(e, w->x) && is_f32_cpu(e, w->weight) && is_f32_cpu(e, w->result) &&
 	       (w->bias == NONE || is_f32_cpu(e, w->bias));
@@ -21,17 +21,10 @@ static bool is_usable(const edit *e, const weighted *w)
 
 static clv_status find_rows(const fuser *f, sized *x)
 {
-	plan *p = f->e->p;
-	const value *in = &p->values.at[x->l.w.x];
 	bool known;
 	x->rows = NONE;
 	TRY(has_hints(f->e, x->l.w.x, &known));
-	if (!known)
-		return CLV_OK;
-	TRY(expr_const(p, 1, &x->rows));
-	for (uint32_t d = 0; d + 1 < in->ndim; d++)
-		TRY(expr_make(p, EXPR_MUL, x->rows, p->dims.at[in->shape + d], &x->rows));
-	return CLV_OK;
+	return known ? row_count(f->e, x->l.w.x, &x->rows) : CLV_OK;
 }
 
 static bool is_worth_it(const plan *p, const sized *x)
@@ -78,7 +71,7 @@ clv_status fuse_linear(fuser *f, node_id n)
 {
 	sized x;
 	tail t;
-	if (!read_linear(f->e, f->constant, n, &x.l) || !is_usable(f->e, &x.l.w))
+	if (!read_linear(f->e, f->constant, n, &x.l) || !can_fuse_linear(f->e, &x.l.w))
 		return CLV_OK;
 	if (!has_operator(f->s, OP_mkldnn__reorder_linear_weight) || !has_operator(f->s, OP_mkldnn__linear_pointwise))
 		return CLV_OK;

@@ -1,10 +1,10 @@
-/* Nodes that give back what they get: the same memory, type, sizes and strides. What reads their result reads what
- * they were given, and they go.
+/* Removes nodes that return their argument: same memory, type, sizes and strides.
+ * What reads their result reads what they were given, and they go.
  *
  * Some operators give back the tensor itself (dropout that drops nothing, `to` the type that it has): whatever is
  * done to one is done to the other. Others make a second tensor on the same memory (views that change nothing); an
  * operator that works in place may change sizes of one of the two, so these go only where nothing writes that memory.
- * A copy goes where nobody writes it, or what it was made of, and nobody outside sees it.
+ * A copy goes where neither it nor its source is written, and it is not visible outside.
  *
  * No gradients are asked for where passes run, so `detach` is a view like others. */
 #include "optimize/optimize.h"
@@ -134,7 +134,7 @@ static bool is_complex(uint8_t type)
 	return type == DT_C32 || type == DT_C64 || type == DT_C128;
 }
 
-static bool is_real(const looker *l, node_id n, value_id x)
+static bool is_not_complex(const looker *l, node_id n, value_id x)
 {
 	(void)n;
 	return !is_complex(l->e->p->values.at[x].dtype);
@@ -188,7 +188,7 @@ static bool takes_whole(const looker *l, node_id n, value_id x)
 static bool copy_is_alike(const looker *l, node_id n, value_id x)
 {
 	const arg *format = edit_arg(l->e, n, 1);
-	if (!is_real(l, n, x) || l->layout[x] < LAYOUT_CONTIGUOUS)
+	if (!is_not_complex(l, n, x) || l->layout[x] < LAYOUT_CONTIGUOUS)
 		return false;
 	if (keeps_format(format))
 		return true;
@@ -203,7 +203,7 @@ static const rule rules[OP_COUNT] = {
 	[OP_alpha_dropout_] = {IN_PLACE, drops_nothing},
 	[OP_broadcast_to] = {VIEW, always},
 	[OP_clone] = {COPY, copy_is_alike},
-	[OP_conj] = {ITSELF, is_real},
+	[OP_conj] = {ITSELF, is_not_complex},
 	[OP_contiguous] = {ITSELF, is_contiguous},
 	[OP_detach] = {VIEW, always},
 	[OP_detach_] = {IN_PLACE, always},
@@ -222,7 +222,7 @@ static const rule rules[OP_COUNT] = {
 	[OP_positive] = {VIEW, always},
 	[OP_reshape] = {VIEW, view_changes_nothing},
 	[OP_reshape_as] = {VIEW, view_changes_nothing},
-	[OP_resolve_conj] = {ITSELF, is_real},
+	[OP_resolve_conj] = {ITSELF, is_not_complex},
 	[OP_slice_Tensor] = {VIEW, takes_whole},
 	[OP_squeeze] = {VIEW, squeezes_nothing},
 	[OP_squeeze_dim] = {VIEW, squeezes_nothing},
@@ -238,13 +238,6 @@ static const rule rules[OP_COUNT] = {
 };
 
 /* ---- what all of them ask ---------------------------------------------------------------------------------------- */
-
-static bool same_type(const plan *p, value_id a, value_id b)
-{
-	const value *x = &p->values.at[a], *y = &p->values.at[b];
-	return x->type == TYPE_TENSOR && y->type == TYPE_TENSOR && x->dtype == y->dtype && x->device == y->device &&
-	       !((x->flags | y->flags) & VALUE_ODD) && same_shape(p, a, b);
-}
 
 static bool writes_only(const plan *p, const node *n, value_id x)
 {
@@ -273,22 +266,8 @@ static bool gives_back(const looker *l, node_id n, value_id x, value_id r)
 	const node *made = &e->p->nodes.at[n];
 	const rule *found = &rules[made->op_id];
 	return found->holds && x != NONE && r != NONE && !e->facts.kept[r] && !(made->flags & (NODE_HOST | NODE_IMPURE)) &&
-	       !node_draws(e->p, n) && !(e->p->values.at[r].flags & VALUE_GUARD) && same_type(e->p, x, r) &&
+	       !node_draws(e->p, n) && !(e->p->values.at[r].flags & VALUE_GUARD) && is_alike(e->p, x, r) &&
 	       memory_fits(e, made, found->kin, x, r) && found->holds(l, n, x);
-}
-
-static clv_status look_at_all(looker *l, uint32_t *changes)
-{
-	edit *e = l->e;
-	for (node_id n = e->first; n < e->end; n++) {
-		value_id x = edit_value(e, n, 0), r = edit_result(e, n);
-		if (!gives_back(l, n, x, r))
-			continue;
-		TRY(edit_read_instead(e, r, x));
-		TRY(edit_remove(e, n));
-		++*changes;
-	}
-	return CLV_OK;
 }
 
 clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes)
@@ -296,7 +275,13 @@ clv_status pass_identity(edit *e, const optimize_spec *s, uint32_t *changes)
 	looker l = {e, NULL};
 	(void)s;
 	TRY(find_layouts(e, &l.layout));
-	clv_status st = look_at_all(&l, changes);
-	mem_free(l.layout);
-	return st;
+	for (node_id n = e->first; n < e->end; n++) {
+		value_id x = edit_value(e, n, 0), r = edit_result(e, n);
+		if (!gives_back(&l, n, x, r))
+			continue;
+		TRY(edit_read_instead(e, r, x));
+		TRY(edit_remove(e, n));
+		++*changes;
+	}
+	return CLV_OK;
 }

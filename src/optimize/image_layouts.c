@@ -1,9 +1,8 @@
-/* How images are laid out. Channels-last are those that were converted, and what operators with IMAGE in ops.def make
- * of them; row-major is what the table says. */
+/* Finds out which images are channels-last and which are row-major.
+ * Channels-last are those that were converted, and what operators with IMAGE in ops.def make of them; row-major is what
+ * the table says. */
 #include "optimize/fuse.h"
 #include "optimize/layouts.h"
-
-#include <string.h>
 
 typedef struct follower {
 	const edit *e;
@@ -25,17 +24,10 @@ static void mark_image(void *ctx, value_id v)
 	x->last[v] = is_image(x->e, v);
 }
 
-static bool is_conversion(const edit *e, node_id n)
-{
-	const arg *format = edit_arg(e, n, 1);
-	bool op = edit_is(e, n, OP_contiguous) || edit_is(e, n, OP_clone);
-	return op && format->kind == ARG_MEMFMT && !strcmp(memfmt_names[format->u.code], "channels_last");
-}
-
 static bool gives_last(follower *x, const layouts *l, node_id n)
 {
 	const op_row *row = l->rows[n];
-	if (is_conversion(x->e, n))
+	if (makes_channels_last(x->e, n))
 		return true;
 	if (!row || row->image.kind == IMAGE_ROWS)
 		return false;
@@ -46,28 +38,18 @@ static bool gives_last(follower *x, const layouts *l, node_id n)
 	return x->some && x->all;
 }
 
-static void follow(follower *x, const layouts *l)
-{
-	for (node_id n = x->e->first; n < x->e->end; n++)
-		if (gives_last(x, l, n))
-			node_each_result(x->e->p, n, mark_image, x);
-}
-
-static void find_rows(const layouts *l, bool *rows)
-{
-	for (value_id v = 0; v < l->e->p->values.n; v++)
-		rows[v] = l->order[v] == ORDER_ROWS;
-}
-
-clv_status find_image_layouts(const edit *e, bool *last, bool *rows)
+clv_status find_image_layouts(edit *e, bool **last, bool **rows)
 {
 	layouts l;
-	follower x = {.e = e, .last = last};
-	clv_status st = layouts_new(e, &l);
-	if (st == CLV_OK) {
-		follow(&x, &l);
-		find_rows(&l, rows);
-	}
-	layouts_free(&l);
-	return st;
+	follower x = {.e = e, .last = edit_array(e, e->p->values.n, sizeof *x.last)};
+	*rows = edit_array(e, e->p->values.n, sizeof **rows);
+	TRY_MEM(x.last && *rows);
+	TRY(layouts_new(e, &l));
+	for (node_id n = e->first; n < e->end; n++)
+		if (gives_last(&x, &l, n))
+			node_each_result(e->p, n, mark_image, &x);
+	for (value_id v = 0; v < e->p->values.n; v++)
+		(*rows)[v] = l.order[v] == ORDER_ROWS;
+	*last = x.last;
+	return CLV_OK;
 }

@@ -1,4 +1,5 @@
-/* Functions of one element at a time write their result where their first argument was, if nobody needs that any more.
+/* Lets elementwise nodes write into the memory of their first argument.
+ * Functions of one element at a time write their result where their first argument was, if it is not needed any more.
  * It saves a memory block, and fetching it into the caches.
  *
  * The first argument must fill memory that a node of the range makes anew in every run, and die here with all that is, or
@@ -83,12 +84,8 @@ static void find_sharing(reuser *x)
 	for (x->now = 0; x->now < p->nodes.n; x->now++)
 		if (!op_makes_new(node_op(p, x->now)))
 			node_each_result(p, x->now, result_may_share, x);
-	for (x->now = x->e->first; x->now < x->e->end; x->now++) {
-		const node *n = &p->nodes.at[x->now];
-		node_each_arg(p, x->now, see_use, x);
-		for (uint32_t i = 0; i < n->nwrites; i++)
-			see_use(x, p->ids.at[n->writes + i]);
-	}
+	for (x->now = x->e->first; x->now < x->e->end; x->now++)
+		node_each_use(p, x->now, see_use, x);
 }
 
 /* ---- layouts ------------------------------------------------------------------------------------------------------ */
@@ -103,13 +100,6 @@ static bool is_plain_image(const plan *p, value_id v)
 	return dim_least(p, x, 1) > 1 && dim_least(p, x, 2) > 1 && dim_least(p, x, 3) > 1;
 }
 
-static bool is_channels_last_clone(const edit *e, node_id n)
-{
-	const arg *format = edit_arg(e, n, 1);
-	return edit_is(e, n, OP_clone) && format->kind == ARG_MEMFMT &&
-	       !strcmp(memfmt_names[format->u.code], "channels_last");
-}
-
 static bool makes_image(const reuser *x, node_id n, value_id r)
 {
 	const plan *p = x->e->p;
@@ -117,12 +107,12 @@ static bool makes_image(const reuser *x, node_id n, value_id r)
 	value_id first = edit_value(x->e, n, 0);
 	if (x->e->facts.written[r] || !is_plain_image(p, r))
 		return false;
-	if (op->formats || is_channels_last_clone(x->e, n))
+	if (op->formats || makes_channels_last(x->e, n))
 		return true;
 	return (op->writer || op->norm) && first != NONE && x->image[first] && same_shape(p, first, r);
 }
 
-static void look_at_result(reuser *x, node_id n, value_id r)
+static void note_layout(reuser *x, node_id n, value_id r)
 {
 	const plan *p = x->e->p;
 	const op_row *op = node_op(p, n);
@@ -134,19 +124,7 @@ static void look_at_result(reuser *x, node_id n, value_id r)
 		x->whole[r] = op->strides == STRIDES_FIRST && first != NONE && x->whole[first];
 }
 
-/* ---- who can write ------------------------------------------------------------------------------------------------ */
-
-static bool is_float(const value *x)
-{
-	return x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64;
-}
-
-static bool same_kind(const plan *p, value_id a, value_id b)
-{
-	const value *x = &p->values.at[a], *y = &p->values.at[b];
-	return x->type == TYPE_TENSOR && y->type == TYPE_TENSOR && is_float(x) && x->dtype == y->dtype &&
-	       x->device == y->device && !((x->flags | y->flags) & VALUE_ODD) && same_shape(p, a, b);
-}
+/* ---- which nodes can write ------------------------------------------------------------------------------------------------ */
 
 static bool same_strides(const reuser *x, value_id v, value_id r)
 {
@@ -182,7 +160,7 @@ static bool others_fit(reuser *x, node_id n, value_id v)
 			return false;
 		if (other == NONE || p->values.at[other].type != TYPE_TENSOR)
 			continue;
-		if (!same_kind(p, other, v) || stand_in(x->with, other) == stand_in(x->with, v))
+		if (!is_alike(p, other, v) || stand_in(x->with, other) == stand_in(x->with, v))
 			return false;
 	}
 	return true;
@@ -193,15 +171,15 @@ static bool can_write(reuser *x, node_id n, value_id v, value_id r)
 	const plan *p = x->e->p;
 	if (v == NONE || r == NONE || !node_pure(x->e, n) || p->contexts.at[p->nodes.at[n].context].nautocast)
 		return false;
-	return p->values.at[r].alias == NONE && same_kind(p, v, r) && same_strides(x, v, r) && is_free_after(x, v, n) &&
-	       others_fit(x, n, v);
+	return p->values.at[r].alias == NONE && is_float(&p->values.at[r]) && is_alike(p, v, r) && same_strides(x, v, r) &&
+	       is_free_after(x, v, n) && others_fit(x, n, v);
 }
 
 /* ---- the pass ----------------------------------------------------------------------------------------------------- */
 
 enum { MAX_ARGS = 8 };
 
-/* Nothing that is or may be on the memory of v is read any more, so who reads r is all that counts from here on. */
+/* Nothing that is or may be on the memory of v is read any more, so only the readers of r count from here on. */
 static clv_status write_there(reuser *x, node_id n, uint16_t writer, value_id v, value_id r)
 {
 	const plan *p = x->e->p;
@@ -214,7 +192,7 @@ static clv_status write_there(reuser *x, node_id n, uint16_t writer, value_id v,
 }
 
 /* Views of what found a place on the memory of another are there too. */
-static void move_all(reuser *x)
+static void move_to_heirs(reuser *x)
 {
 	plan *p = x->e->p;
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -231,53 +209,37 @@ static clv_status look_at_all(reuser *x, uint32_t *changes)
 		uint16_t writer = node_op(e->p, n)->writer;
 		value_id v = edit_value(e, n, 0), r = edit_result(e, n);
 		if (r != NONE)
-			look_at_result(x, n, r);
+			note_layout(x, n, r);
 		if (!writer || e->p->nodes.at[n].nargs > MAX_ARGS || !can_write(x, n, v, r))
 			continue;
 		TRY(write_there(x, n, writer, v, r));
 		++*changes;
 	}
 	if (*changes != before)
-		move_all(x);
+		move_to_heirs(x);
 	return CLV_OK;
 }
 
 static clv_status reuser_new(edit *e, const optimize_spec *s, reuser *x)
 {
-	size_t n = (size_t)e->p->values.n + 1;
+	size_t n = e->p->values.n;
 	*x = (reuser){.e = e};
 	TRY(find_layouts(e, &x->layout));
 	TRY(moved_values(e, s, &x->moved));
-	x->image = mem_alloc(n * sizeof *x->image);
-	x->whole = mem_alloc(n * sizeof *x->whole);
-	x->with = mem_ids(n);
-	x->last_use = mem_ids(n);
-	x->shown = mem_alloc(n * sizeof *x->shown);
-	x->heir = mem_ids(n);
-	if (!x->image || !x->whole || !x->with || !x->last_use || !x->shown || !x->heir)
-		return fail_nomem();
+	x->image = edit_array(e, n, sizeof *x->image);
+	x->whole = edit_array(e, n, sizeof *x->whole);
+	x->with = edit_ids(e, n);
+	x->last_use = edit_ids(e, n);
+	x->shown = edit_array(e, n, sizeof *x->shown);
+	x->heir = edit_ids(e, n);
+	TRY_MEM(x->image && x->whole && x->with && x->last_use && x->shown && x->heir);
 	find_sharing(x);
 	return CLV_OK;
-}
-
-static void reuser_free(reuser *x)
-{
-	mem_free(x->layout);
-	mem_free(x->moved);
-	mem_free(x->image);
-	mem_free(x->whole);
-	mem_free(x->with);
-	mem_free(x->last_use);
-	mem_free(x->shown);
-	mem_free(x->heir);
 }
 
 clv_status pass_in_place(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	reuser x;
-	clv_status st = reuser_new(e, s, &x);
-	if (st == CLV_OK)
-		st = look_at_all(&x, changes);
-	reuser_free(&x);
-	return st;
+	TRY(reuser_new(e, s, &x));
+	return look_at_all(&x, changes);
 }

@@ -1,4 +1,4 @@
-/* The table of layouts, and what follows for a plan: see layouts.h. */
+/* Finds out how images are laid out: see layouts.h. */
 #include "optimize/layouts.h"
 
 #include <string.h>
@@ -7,16 +7,10 @@
 
 /* ---- images ------------------------------------------------------------------------------------------------------- */
 
-static bool is_device(const char *device, const char *kind)
-{
-	size_t n = strlen(kind);
-	return !strncmp(device, kind, n) && (device[n] == '\0' || device[n] == ':');
-}
-
 uint32_t image_where(const edit *e, value_id v)
 {
 	const char *device = plan_s(e->p, e->p->values.at[v].device);
-	return is_device(device, "cpu") ? WHERE_CPU : is_device(device, "cuda") ? WHERE_CUDA : WHERE_NOWHERE;
+	return device_is(device, "cpu") ? WHERE_CPU : device_is(device, "cuda") ? WHERE_CUDA : WHERE_NOWHERE;
 }
 
 bool is_image(const edit *e, value_id v)
@@ -105,7 +99,7 @@ static void order_result(void *ctx, value_id v)
 	o->l->order[v] = (uint8_t)(o->l->e->p->values.at[v].alias == NONE || part ? o->fresh : o->self);
 }
 
-static void find_order(layouts *l, node_id n)
+static void order_of_node(layouts *l, node_id n)
 {
 	const op_row *row = l->rows[n];
 	if (!row)
@@ -120,25 +114,17 @@ static void find_order(layouts *l, node_id n)
 	node_each_result(l->e->p, n, order_result, &o);
 }
 
-clv_status layouts_new(const edit *e, layouts *out)
+clv_status layouts_new(edit *e, layouts *out)
 {
 	*out = (layouts){.e = e};
-	out->rows = mem_alloc((e->p->nodes.n + 1) * sizeof *out->rows);
-	out->order = mem_alloc((e->p->values.n + 1) * sizeof *out->order);
-	if (!out->rows || !out->order)
-		return fail_nomem();
+	out->rows = edit_array(e, e->p->nodes.n, sizeof *out->rows);
+	out->order = edit_array(e, e->p->values.n, sizeof *out->order);
+	TRY_MEM(out->rows && out->order);
 	find_rows(out);
 	find_given(out);
 	for (node_id n = 0; n < e->end; n++)
-		find_order(out, n);
+		order_of_node(out, n);
 	return CLV_OK;
-}
-
-void layouts_free(layouts *l)
-{
-	mem_free(l->rows);
-	mem_free(l->order);
-	*l = (layouts){0};
 }
 
 /* ---- nodes -------------------------------------------------------------------------------------------------------- */
@@ -195,7 +181,7 @@ static bool has_args(const layouts *l, node_id n)
 	}
 }
 
-static void see_arg(void *ctx, value_id v)
+static void see_image_arg(void *ctx, value_id v)
 {
 	layouts *l = ctx;
 	const value *x = &l->e->p->values.at[v];
@@ -203,7 +189,7 @@ static void see_arg(void *ctx, value_id v)
 		x->type == TYPE_TENSOR && x->ndim <= 4 && (x->ndim < 4 || is_image(l->e, v)) && l->order[v] != ORDER_UNKNOWN;
 }
 
-static void see_result(void *ctx, value_id v)
+static void see_image_result(void *ctx, value_id v)
 {
 	layouts *l = ctx;
 	const value *x = &l->e->p->values.at[v];
@@ -225,8 +211,8 @@ bool layout_possible(layouts *l, node_id n)
 	    (p->nodes.at[n].flags & (NODE_HOST | NODE_IMPURE)))
 		return false;
 	l->yes = has_args(l, n);
-	node_each_arg(p, n, see_arg, l);
-	node_each_result(p, n, see_result, l);
+	node_each_arg(p, n, see_image_arg, l);
+	node_each_result(p, n, see_image_result, l);
 	node_each_result(p, n, see_device, l);
 	return l->yes;
 }

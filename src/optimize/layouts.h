@@ -23,8 +23,7 @@ typedef struct layouts {
 	bool yes;            /* while a node's arguments are looked at */
 } layouts;
 
-clv_status layouts_new(const edit *e, layouts *out); /* caller calls layouts_free, also on failure */
-void layouts_free(layouts *l);
+clv_status layouts_new(edit *e, layouts *out); /* in arrays of the edit */
 bool is_image(const edit *e, value_id v);
 bool is_pixel(const edit *e, value_id v); /* an image of fixed height and width 1: both layouts are the same memory */
 uint32_t image_where(const edit *e, value_id v); /* image_where */
@@ -51,8 +50,7 @@ typedef struct regions {
 	bool yes;
 } regions;
 
-clv_status regions_find(const edit *e, regions *out); /* caller calls regions_free, also on failure */
-void regions_free(regions *r);
+clv_status regions_find(edit *e, regions *out); /* in arrays of the edit */
 bool made_inside(const regions *r, value_id v);
 /* An image of a region that is read outside, or kept. */
 bool leaves(const regions *r, value_id v);

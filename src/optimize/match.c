@@ -1,11 +1,12 @@
-/* Trees of nodes: see match.h. */
+/* Matches trees of nodes against patterns: see match.h. */
 #include "optimize/match.h"
 
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
 
-bool same_number(double a, double b)
+/* But for rounding. */
+static bool same_number(double a, double b)
 {
 	return fabs(a - b) <= 1e-6 * fmax(fabs(a), fabs(b));
 }
@@ -20,25 +21,25 @@ static bool has_node(const found_tree *t, node_id n)
 	return false;
 }
 
+bool add_once(uint32_t *at, uint32_t *n, uint32_t most, uint32_t id)
+{
+	for (uint32_t i = 0; i < *n; i++)
+		if (at[i] == id)
+			return true;
+	if (*n == most)
+		return false;
+	at[(*n)++] = id;
+	return true;
+}
+
 bool tree_add_node(found_tree *t, node_id n)
 {
-	if (has_node(t, n))
-		return true;
-	if (t->n == TREE_NODES)
-		return false;
-	t->nodes[t->n++] = n;
-	return true;
+	return add_once(t->nodes, &t->n, TREE_NODES, n);
 }
 
 bool tree_add_leaf(found_tree *t, value_id v)
 {
-	for (uint32_t i = 0; i < t->nleaves; i++)
-		if (t->leaves[i] == v)
-			return true;
-	if (t->nleaves == TREE_LEAVES)
-		return false;
-	t->leaves[t->nleaves++] = v;
-	return true;
+	return add_once(t->leaves, &t->nleaves, TREE_LEAVES, v);
 }
 
 void tree_new(node_id top, found_tree *out)
@@ -74,7 +75,7 @@ typedef struct uses {
 	uint32_t n;
 } uses;
 
-static void count_use(void *ctx, value_id v)
+static void count_tree_use(void *ctx, value_id v)
 {
 	uses *u = ctx;
 	u->n += v == u->of;
@@ -84,7 +85,7 @@ static bool used_inside_only(const edit *e, const found_tree *t, value_id v)
 {
 	uses u = {v, 0};
 	for (uint32_t i = 0; i < t->n; i++)
-		node_each_arg(e->p, t->nodes[i], count_use, &u);
+		node_each_arg(e->p, t->nodes[i], count_tree_use, &u);
 	return v < e->facts.n && u.n == e->facts.uses[v] && !e->facts.kept[v] && !value_guarded(e->p, v);
 }
 

@@ -1,4 +1,4 @@
-/* Trees of nodes that one node can stand for.
+/* Patterns of node trees that a single node can replace.
  *
  * A tree has a node at its top, whose result stays, and nodes below that make something for the others alone and go.
  * What it reads from outside are its leaves. Trees are found by patterns, which are text:
@@ -44,6 +44,7 @@ static inline double number_of(const found_tree *t, char letter)
 enum { PATTERN_SIZE = 256 };
 bool pattern_with(const char *outer, const char *core, char out[PATTERN_SIZE]);
 
+bool add_once(uint32_t *at, uint32_t *n, uint32_t most, uint32_t id); /* to a set of ids; false: it is full */
 /* For trees that are found in another way. */
 void tree_new(node_id top, found_tree *out);
 bool tree_add_node(found_tree *t, node_id n); /* false: it is too large */
@@ -51,13 +52,10 @@ bool tree_add_leaf(found_tree *t, value_id v);
 /* A node that may be below the top: plain, in the context of the top, not part of something else already. */
 bool may_join(const edit *e, node_id top, node_id n);
 
-/* Nobody else needs what the nodes below the top make, and the leaves are the same when the top runs. A tree that is
+/* Only the tree needs what the nodes below the top make, and the leaves are the same when the top runs. A tree that is
    closed can go, as a whole, for something else that does what the top does. */
 bool tree_is_closed(const edit *e, const found_tree *t);
 bool makes_new(const edit *e, node_id n); /* its result is on memory of its own, and it writes nothing */
 clv_status tree_remove(edit *e, const found_tree *t);
-
-/* Two numbers are one, but for rounding. */
-bool same_number(double a, double b);
 
 #endif

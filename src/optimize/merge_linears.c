@@ -1,7 +1,8 @@
-/* Linears of one input on a GPU become one: query, key and value of an attention, gate and up of a gated layer. Weights
- * and biases are put together once, in the prelude, which keeps a copy of them; results are views of the one product.
+/* Merges linears of one input on a GPU: query, key and value, or gate and up.
+ * Weights and biases are put together once, in the prelude, which keeps a copy of them; results are views of the one
+ * product.
  *
- * Rows of such a view are apart in memory. It is done only where all who read the results, also through views of them, are
+ * Rows of such a view are apart in memory. It is done only where all readers of the results, also through views of them, are
  * known to take that and to give what they gave, laid out as it was. */
 #include <string.h>
 
@@ -18,7 +19,7 @@ typedef struct merger {
 	edit *e;
 	const optimize_spec *s;
 	bool *constant; /* per value: the same in every run */
-	bool *dense;    /* per value: somebody may need it without gaps */
+	bool *dense;    /* per value: a node may need it without gaps */
 	uint32_t *open; /* per value: the last group of linears that read it; NONE */
 	VEC(group) groups;
 	value_id *owners; /* per value: the product on whose memory it will be; NONE */
@@ -70,16 +71,9 @@ static void see_reader(merger *m, node_id n)
 		node_each_arg(e->p, n, must_be_dense, m);
 }
 
-/* Those who read come after those who make. */
-static void find_dense(merger *m)
-{
-	for (node_id n = m->e->end; n-- > m->e->first;)
-		see_reader(m, n);
-}
-
 /* ---- linears that go together -------------------------------------------------------------------------------------- */
 
-static bool is_usable(const merger *m, const linear *l)
+static bool can_merge(const merger *m, const linear *l)
 {
 	const edit *e = m->e;
 	const weighted *w = &l->w;
@@ -102,7 +96,7 @@ static bool made_before(const edit *e, value_id v, node_id n)
 	return v == NONE || e->p->values.at[v].kind != VALUE_RESULT || e->p->values.at[v].def < n;
 }
 
-static bool fits(const merger *m, const group *g, const linear *l)
+static bool joins_group(const merger *m, const group *g, const linear *l)
 {
 	const plan *p = m->e->p;
 	const linear *first = &g->at[0];
@@ -118,7 +112,7 @@ static bool fits(const merger *m, const group *g, const linear *l)
 static clv_status sort_in(merger *m, const linear *l)
 {
 	uint32_t *open = &m->open[l->w.x];
-	if (*open == NONE || !fits(m, &m->groups.at[*open], l)) {
+	if (*open == NONE || !joins_group(m, &m->groups.at[*open], l)) {
 		*open = m->groups.n;
 		TRY(vec_push(&m->groups, (group){0}));
 	}
@@ -134,7 +128,7 @@ static clv_status find_groups(merger *m)
 		linear l;
 		if (!node_pure(m->e, n) || !runs_plainly(m->e, n) || !read_linear(m->e, m->constant, n, &l))
 			continue;
-		if (is_usable(m, &l))
+		if (can_merge(m, &l))
 			TRY(sort_in(m, &l));
 	}
 	return CLV_OK;
@@ -224,7 +218,8 @@ static clv_status merge(merger *m, const group *g)
 
 static clv_status merge_all(merger *m)
 {
-	find_dense(m);
+	for (node_id n = m->e->end; n-- > m->e->first;) /* readers before makers */
+		see_reader(m, n);
 	TRY(find_groups(m));
 	for (uint32_t i = 0; i < m->groups.n; i++)
 		if (m->groups.at[i].n > 1)
@@ -237,17 +232,12 @@ static clv_status merge_all(merger *m)
 clv_status pass_merge_linears(edit *e, const optimize_spec *s, uint32_t *changes)
 {
 	merger m = {.e = e, .s = s, .changes = changes};
-	size_t n = (size_t)e->p->values.n + 1;
-	m.dense = mem_alloc(n * sizeof *m.dense);
-	m.open = mem_ids(n);
-	m.owners = mem_ids(n);
-	clv_status st = m.dense && m.open && m.owners ? constant_values(e, s, &m.constant) : fail_nomem();
-	if (st == CLV_OK)
-		st = merge_all(&m);
+	m.dense = edit_array(e, e->p->values.n, sizeof *m.dense);
+	m.open = edit_ids(e, e->p->values.n);
+	m.owners = edit_ids(e, e->p->values.n);
+	TRY_MEM(m.dense && m.open && m.owners);
+	TRY(constant_values(e, s, &m.constant));
+	clv_status st = merge_all(&m);
 	vec_free(&m.groups);
-	mem_free(m.constant);
-	mem_free(m.dense);
-	mem_free(m.open);
-	mem_free(m.owners);
 	return st;
 }

@@ -1,5 +1,5 @@
-/* Normalizations of rows that are spelt out become rms_norm and layer_norm. The first has a kernel on CUDA alone;
- * elsewhere PyTorch spells it out too. */
+/* Replaces normalizations that are spelled out by rms_norm and layer_norm.
+ * The first has a kernel on CUDA alone; elsewhere PyTorch spells it out too. */
 #include "optimize/match.h"
 
 /* x is what is normalized, w the weight, b the bias, E what is added to the variance. */
@@ -35,10 +35,9 @@ typedef struct finder {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static bool is_real(const value *x)
+static bool is_real_value(const value *x)
 {
-	return x->type == TYPE_TENSOR && !(x->flags & VALUE_ODD) &&
-	       (x->dtype == DT_F16 || x->dtype == DT_BF16 || x->dtype == DT_F32 || x->dtype == DT_F64);
+	return is_float(x) && !(x->flags & VALUE_ODD);
 }
 
 /* A weight or bias, if there is one: a number for each of a row, of the type of the result. */
@@ -47,7 +46,8 @@ static bool is_row(const edit *e, value_id v, value_id like, int64_t length)
 	if (v == NONE)
 		return true;
 	const value *x = &e->p->values.at[v], *r = &e->p->values.at[like];
-	return is_real(x) && x->ndim == 1 && dim_is(e, v, 0, length) && x->dtype == r->dtype && x->device == r->device;
+	return is_real_value(x) && x->ndim == 1 && dim_is(e, v, 0, length) && x->dtype == r->dtype &&
+	       x->device == r->device;
 }
 
 /* Rows that were made wider before: the operator does that itself. */
@@ -66,7 +66,7 @@ static void see_through_cast(const edit *e, found_tree *t)
 }
 
 /* What the tree is read from and makes is what the operator takes and gives. */
-static bool fits(const finder *f, bool is_rms, found_tree *t, int64_t *length)
+static bool is_norm(const finder *f, bool is_rms, found_tree *t, int64_t *length)
 {
 	const edit *e = f->e;
 	value_id y = edit_result(e, t->top);
@@ -74,7 +74,7 @@ static bool fits(const finder *f, bool is_rms, found_tree *t, int64_t *length)
 		see_through_cast(e, t);
 	value_id x = tensor_of(t, 'x');
 	const value *from = &e->p->values.at[x], *to = &e->p->values.at[y];
-	if (!is_real(from) || from->dtype != to->dtype || from->device != to->device || !same_shape(e->p, x, y) ||
+	if (!is_real_value(from) || from->dtype != to->dtype || from->device != to->device || !same_shape(e->p, x, y) ||
 	    !from->ndim || !fixed_dim(e, x, from->ndim - 1, length) || f->layouts[x] == LAYOUT_ANY)
 		return false;
 	bool here = !is_rms || is_cuda(e, x);
@@ -117,7 +117,7 @@ static clv_status try_node(finder *f, node_id n, uint32_t *changes)
 		const norm_pattern *p = &f->patterns[i];
 		found_tree t;
 		int64_t length;
-		if (!match_tree(f->e, n, p->text, &t) || !fits(f, p->is_rms, &t, &length) || !tree_is_closed(f->e, &t))
+		if (!match_tree(f->e, n, p->text, &t) || !is_norm(f, p->is_rms, &t, &length) || !tree_is_closed(f->e, &t))
 			continue;
 		*changes += t.n;
 		return put_norm(f->e, p->is_rms, &t, length);
@@ -132,10 +132,8 @@ clv_status pass_norms(edit *e, const optimize_spec *s, uint32_t *changes)
 	if (has_operator(s, OP__fused_rms_norm_backward)) /* came with the kernel */
 		add_patterns(&f, rms_outers, rms_cores, true);
 	TRY(find_layouts(e, &f.layouts));
-	clv_status st = CLV_OK;
-	for (node_id n = e->end; n-- > e->first && st == CLV_OK;)
+	for (node_id n = e->end; n-- > e->first;)
 		if (!e->gone.at[n] && makes_new(e, n))
-			st = try_node(&f, n, changes);
-	mem_free(f.layouts);
-	return st;
+			TRY(try_node(&f, n, changes));
+	return CLV_OK;
 }

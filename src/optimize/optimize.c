@@ -1,4 +1,4 @@
-/* The passes one after another. */
+/* Runs the passes in their order. */
 #include "optimize/optimize.h"
 
 #include <string.h>
@@ -52,10 +52,11 @@ static clv_status run_pass(edit *e, const optimize_spec *s, const pass *x, optim
 	optimize_count c = {x->name, 0};
 	TRY(x->run(e, s, &c.changes));
 	TRY(edit_apply(e));
+	edit_release(e);
 	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
 }
 
-/* What depends on sizes is made of what the prelude gives: there is none without it. Guards are moved for who asks. */
+/* What depends on sizes is made of what the prelude gives: there is none without it. Guards are moved only on request. */
 static clv_status make_parts(edit *e, const optimize_spec *s, const pass *first, optimized_plan *out)
 {
 	unsigned wanted = 0;

@@ -1,7 +1,7 @@
 /* Passes: a range of a plan rewritten so that it does the same in less time.
  *
  * A pass is one file and one function over an edit (plan/edit.h). Passes of level "safe" leave every number as it is, bit
- * for bit; those of level "fast" keep numbers within a tolerance, which whoever asks for them measures (exec/optimized.c).
+ * for bit; those of level "fast" keep numbers within a tolerance, which the caller measures (exec/optimized.c).
  * After every pass the plan is verified.
  *
  * At the end nodes are put in order by what they depend on (parts.c): nothing but external tensors, the prelude; then sizes
@@ -103,12 +103,11 @@ clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes); 
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 clv_status pass_in_place(edit *e, const optimize_spec *s, uint32_t *changes);        /* in_place.c */
 
-/* parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude.
-   Caller frees with mem_free. */
-clv_status constant_values(const edit *e, const optimize_spec *s, bool **out);
-/* Likewise: results of nodes that order_parts will put before what every run does. What is written stays where it is. Also
-   after a failure. */
-clv_status moved_values(const edit *e, const optimize_spec *s, bool **out);
+/* What these find in *out is an edit_array.
+   parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude. */
+clv_status constant_values(edit *e, const optimize_spec *s, bool **out);
+/* Per value: a result of a node that order_parts will put before what every run does. What is written stays where it is. */
+clv_status moved_values(edit *e, const optimize_spec *s, bool **out);
 /* Nodes of earlier parts come first; wanted: bits of part_id. Fills out->part. */
 clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimized_plan *out);
 
@@ -119,6 +118,10 @@ bool node_pure(const edit *e, node_id n);
 /* v is a result of the range on memory that no other value is on (`by`, unless NONE, may be a view of it), that nothing
    writes (`by` may be made by writing it), and that only one node of the range reads, once. So v can go. */
 bool only_for(const edit *e, value_id v, node_id user, value_id by);
+bool is_float(const value *x); /* of 16, 32 or 64 bits */
+/* Tensors of one dtype, device and shape, neither of them odd. */
+bool is_alike(const plan *p, value_id a, value_id b);
+bool makes_channels_last(const edit *e, node_id n); /* clone or contiguous with that format */
 bool is_f32_cpu(const edit *e, value_id v);
 bool is_cuda(const edit *e, value_id v);
 bool is_gpu_float(const edit *e, const optimize_spec *s, value_id v); /* f32 or half */
@@ -133,8 +136,8 @@ typedef enum known_layout {
 	LAYOUT_ROW_MAJOR   /* those too are what they are in new memory */
 } known_layout;
 
-/* Per value: known_layout, in every run. Nothing is known of what the range writes. Caller frees with mem_free. */
-clv_status find_layouts(const edit *e, uint8_t **out);
+/* Per value: known_layout, in every run. Nothing is known of what the range writes. */
+clv_status find_layouts(edit *e, uint8_t **out);
 int64_t dim_least(const plan *p, const value *x, uint32_t d); /* the least that a size can be; INT64_MIN: not known */
 bool may_have_size_one(const plan *p, value_id v);            /* a dimension of it can have size 1 */
 bool same_shape(const plan *p, value_id a, value_id b);

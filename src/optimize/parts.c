@@ -1,4 +1,4 @@
-/* Parts of the range, by what their nodes depend on; nodes of the earlier parts are moved to the front.
+/* Divides the range into parts by what nodes depend on, and moves the earlier parts to the front.
  *
  * once: pure nodes whose arguments are external tensors that the range does not write, numbers that do not change, and
  * results of other such nodes. sized: those that also depend on sizes. A run finds results of both where an earlier one left
@@ -7,7 +7,7 @@
  * Guards on such results come along: what they read changes only when the part is made again, and then they check. They
  * fail before nodes that they came after; no run that goes on is another for that. A number that others need stays.
  *
- * guards, where whoever runs the rest cannot wait for data: guards on what depends on inputs, and the pure nodes that they
+ * guards, for callers that run the rest without waiting for data: guards on what depends on inputs, and the pure nodes that they
  * need. */
 #include <string.h>
 
@@ -70,7 +70,7 @@ static void not_before(finder *f, part_id part)
 		f->now = part;
 }
 
-static void see_arg(void *ctx, value_id v)
+static void see_part_arg(void *ctx, value_id v)
 {
 	finder *f = ctx;
 	not_before(f, (part_id)f->part[v]);
@@ -144,7 +144,7 @@ static part_id node_part(finder *f, node_id n)
 	for (symbol_id s = 0; s < p->symbols.n && !packs_weights(f, n); s++)
 		if (node_takes(p, n, s))
 			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
-	node_each_arg(p, n, see_arg, f);
+	node_each_arg(p, n, see_part_arg, f);
 	node_each_result(p, n, see_tensor, f);
 	return f->now;
 }
@@ -169,21 +169,14 @@ static void find_parts(finder *f, uint8_t *of)
 	}
 }
 
-clv_status constant_values(const edit *e, const optimize_spec *s, bool **out)
+clv_status constant_values(edit *e, const optimize_spec *s, bool **out)
 {
-	finder f = {.e = e, .s = s};
-	f.part = mem_alloc(e->p->values.n + 1);
-	*out = mem_alloc((e->p->values.n + 1) * sizeof **out);
-	if (!f.part || !*out) {
-		mem_free(f.part);
-		mem_free(*out);
-		*out = NULL;
-		return fail_nomem();
-	}
+	finder f = {.e = e, .s = s, .part = edit_array(e, e->p->values.n, sizeof *f.part)};
+	*out = edit_array(e, e->p->values.n, sizeof **out);
+	TRY_MEM(f.part && *out);
 	find_parts(&f, NULL);
 	for (value_id v = 0; v < e->p->values.n; v++)
 		(*out)[v] = f.part[v] == PART_ONCE;
-	mem_free(f.part);
 	return CLV_OK;
 }
 
@@ -218,24 +211,28 @@ static void keep_guards(finder *f, uint8_t *of)
 	}
 }
 
-clv_status moved_values(const edit *e, const optimize_spec *s, bool **out)
+/* Per node, in an array of the edit: its part. */
+static clv_status parts_of_nodes(edit *e, const optimize_spec *s, uint8_t **of)
 {
-	finder f = {.e = e, .s = s};
-	uint8_t *of = mem_alloc(e->p->nodes.n + 1);
-	f.part = mem_alloc(e->p->values.n + 1);
-	*out = mem_alloc((e->p->values.n + 1) * sizeof **out);
-	clv_status st = of && f.part && *out ? CLV_OK : fail_nomem();
-	if (st == CLV_OK) {
-		find_parts(&f, of);
-		keep_guards(&f, of);
-	}
-	for (value_id v = 0; st == CLV_OK && v < e->p->values.n; v++) {
+	finder f = {.e = e, .s = s, .part = edit_array(e, e->p->values.n, sizeof *f.part)};
+	*of = edit_array(e, e->p->nodes.n, sizeof **of);
+	TRY_MEM(f.part && *of);
+	find_parts(&f, *of);
+	keep_guards(&f, *of);
+	return CLV_OK;
+}
+
+clv_status moved_values(edit *e, const optimize_spec *s, bool **out)
+{
+	uint8_t *of;
+	*out = edit_array(e, e->p->values.n, sizeof **out);
+	TRY_MEM(*out);
+	TRY(parts_of_nodes(e, s, &of));
+	for (value_id v = 0; v < e->p->values.n; v++) {
 		node_id def = e->p->values.at[v].kind == VALUE_RESULT ? e->p->values.at[v].def : NONE;
 		(*out)[v] = def != NONE && def >= e->first && def < e->end && of[def] < PART_MAIN;
 	}
-	mem_free(of);
-	mem_free(f.part);
-	return st;
+	return CLV_OK;
 }
 
 /* ---- moving --------------------------------------------------------------------------------------------------------- */
@@ -258,19 +255,15 @@ static void order_nodes(const edit *e, node_id *order, const uint8_t *of, optimi
 static clv_status reorder(edit *e, const node_id *order)
 {
 	plan *p;
-	uint32_t *pins = mem_alloc((e->pins.n + 1) * sizeof *pins);
-	if (!pins)
-		return fail_nomem();
+	uint32_t *pins = edit_array(e, e->pins.n, sizeof *pins);
+	TRY_MEM(pins);
+	TRY(plan_reorder(e->p, order, &p));
+	plan_free(e->p);
+	e->p = p;
+	memcpy(pins, e->pins.at, e->pins.n * sizeof *pins);
 	for (uint32_t i = 0; i < e->pins.n; i++)
-		pins[i] = e->pins.at[order[i]];
-	clv_status st = plan_reorder(e->p, order, &p);
-	if (st == CLV_OK) {
-		plan_free(e->p);
-		e->p = p;
-		memcpy(e->pins.at, pins, e->pins.n * sizeof *pins);
-	}
-	mem_free(pins);
-	return st;
+		e->pins.at[i] = pins[order[i]];
+	return CLV_OK;
 }
 
 /* Nodes of a part that is not wanted go to the next that is. */
@@ -283,21 +276,11 @@ static void leave_out(const edit *e, uint8_t *of, unsigned wanted)
 
 clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimized_plan *out)
 {
-	finder f = {.e = e, .s = s};
-	node_id *order = mem_alloc((e->p->nodes.n + 1) * sizeof *order);
-	uint8_t *of = mem_alloc(e->p->nodes.n + 1);
-	f.part = mem_alloc(e->p->values.n + 1);
-	clv_status st = order && of && f.part ? CLV_OK : fail_nomem();
-	if (st == CLV_OK) {
-		find_parts(&f, of);
-		keep_guards(&f, of);
-		leave_out(e, of, wanted);
-		order_nodes(e, order, of, out);
-	}
-	if (st == CLV_OK && out->part[PART_MAIN] > e->first)
-		st = reorder(e, order);
-	mem_free(order);
-	mem_free(of);
-	mem_free(f.part);
-	return st;
+	node_id *order = edit_array(e, e->p->nodes.n, sizeof *order);
+	uint8_t *of;
+	TRY_MEM(order);
+	TRY(parts_of_nodes(e, s, &of));
+	leave_out(e, of, wanted);
+	order_nodes(e, order, of, out);
+	return out->part[PART_MAIN] > e->first ? reorder(e, order) : CLV_OK;
 }

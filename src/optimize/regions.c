@@ -1,4 +1,4 @@
-/* Which nodes are to work on channels-last images.
+/* Chooses the nodes that work on channels-last images.
  *
  * First all that can. Then those go that would be noticed: memory of an image is channels-last for all that are on it
  * or for none, it is written by nodes of a region alone, and what is read outside is one value of it, once it is
@@ -85,7 +85,7 @@ static void see_node(regions *r)
 		see_weight(r);
 }
 
-static void start(regions *r)
+static void clear_counts(regions *r)
 {
 	for (value_id v = 0; v < r->e->p->values.n; v++) {
 		r->inner[v] = r->leaving[v] = 0;
@@ -124,7 +124,7 @@ static bool copy_is_stale(const regions *r, value_id root)
 
 static void look(regions *r)
 {
-	start(r);
+	clear_counts(r);
 	for (r->now = r->e->first; r->now < r->e->end; r->now++)
 		see_node(r);
 	for (value_id v = 0; v < r->e->p->values.n; v++)
@@ -152,7 +152,7 @@ static void may_be_read(void *ctx, value_id v)
 	r->yes &= !enters(r, v) || written == NONE || written < r->first_use[v];
 }
 
-static bool stays(regions *r, node_id n)
+static bool stays_inside(regions *r, node_id n)
 {
 	const node *x = &r->e->p->nodes.at[n];
 	r->yes = true;
@@ -171,7 +171,7 @@ static bool settle(regions *r)
 		again = false;
 		look(r);
 		for (node_id n = r->e->first; n < r->e->end; n++) {
-			bool goes = r->in[n] && !stays(r, n);
+			bool goes = r->in[n] && !stays_inside(r, n);
 			again |= goes;
 			r->in[n] &= !goes;
 		}
@@ -289,7 +289,7 @@ static clv_status choose_with(chooser *c, bool *row_major)
 	return CLV_OK;
 }
 
-static clv_status choose(regions *r)
+static clv_status choose_nodes(edit *e, regions *r)
 {
 	/* an image is cut where it enters and leaves, and for the convolutions that read and write it */
 	double most = (double)(NETWORK_NEVER / 4) / ((double)r->e->p->nodes.n + 4);
@@ -297,81 +297,64 @@ static clv_status choose(regions *r)
 	uint64_t vertices = NETWORK_ENDS + (uint64_t)r->e->p->nodes.n + 2 * (uint64_t)r->e->p->values.n;
 	if (vertices >= NONE)
 		return fail(CLV_E_OVERFLOW, "the plan has too many values to choose layouts");
-	bool *row_major = mem_alloc(vertices + 1);
-	clv_status st = row_major ? network_new(&c.net, (uint32_t)vertices) : fail_nomem();
+	bool *row_major = edit_array(e, vertices, sizeof *row_major);
+	TRY_MEM(row_major);
+	clv_status st = network_new(&c.net, (uint32_t)vertices);
 	if (st == CLV_OK)
 		st = choose_with(&c, row_major);
 	network_free(&c.net);
-	mem_free(row_major);
 	return st;
 }
 
 /* ---- all of it ---------------------------------------------------------------------------------------------------- */
 
 /* At the least sizes that may be. */
-static clv_status find_sizes(regions *r)
+static clv_status find_image_bytes(edit *e, regions *r)
 {
-	const plan *p = r->e->p;
-	int64_t *sizes = mem_alloc((p->symbols.n + 1) * sizeof *sizes);
-	if (!sizes)
-		return fail_nomem();
+	const plan *p = e->p;
+	int64_t *sizes = edit_array(e, p->symbols.n, sizeof *sizes);
+	TRY_MEM(sizes);
 	for (symbol_id s = 0; s < p->symbols.n; s++)
 		sizes[s] = p->symbols.at[s].lo > 1 ? p->symbols.at[s].lo : 1;
-	clv_status st = CLV_OK;
-	for (value_id v = 0; st != CLV_E_NOMEM && v < p->values.n; v++) {
+	for (value_id v = 0; v < p->values.n; v++) {
 		int64_t bytes = 0;
-		st = is_image(r->e, v) ? value_bytes(p, v, sizes, &bytes) : CLV_OK;
+		clv_status st = is_image(e, v) ? value_bytes(p, v, sizes, &bytes) : CLV_OK;
+		if (st == CLV_E_NOMEM)
+			return st;
 		r->bytes[v] = st == CLV_OK ? (double)bytes : 0;
 	}
-	mem_free(sizes);
-	return st == CLV_E_NOMEM ? st : CLV_OK;
+	return CLV_OK;
 }
 
-static clv_status alloc_all(regions *r)
+static clv_status alloc_all(edit *e, regions *r)
 {
-	size_t nodes = (size_t)r->e->p->nodes.n + 1, values = (size_t)r->e->p->values.n + 1;
-	r->in = mem_alloc(nodes * sizeof *r->in);
-	r->inner = mem_alloc(values * sizeof *r->inner);
-	r->leaving = mem_alloc(values * sizeof *r->leaving);
-	r->apart = mem_alloc(values * sizeof *r->apart);
-	r->bytes = mem_alloc(values * sizeof *r->bytes);
-	r->first_use = mem_ids(values);
-	r->first_out = mem_ids(values);
-	r->leaving_at = mem_ids(values);
-	r->inner_write = mem_ids(values);
-	r->last_write = mem_ids(values);
+	size_t values = e->p->values.n;
+	r->in = edit_array(e, e->p->nodes.n, sizeof *r->in);
+	r->inner = edit_array(e, values, sizeof *r->inner);
+	r->leaving = edit_array(e, values, sizeof *r->leaving);
+	r->apart = edit_array(e, values, sizeof *r->apart);
+	r->bytes = edit_array(e, values, sizeof *r->bytes);
+	r->first_use = edit_ids(e, values);
+	r->first_out = edit_ids(e, values);
+	r->leaving_at = edit_ids(e, values);
+	r->inner_write = edit_ids(e, values);
+	r->last_write = edit_ids(e, values);
 	bool all = r->in && r->inner && r->leaving && r->apart && r->bytes && r->first_use && r->first_out &&
 	           r->leaving_at && r->inner_write && r->last_write;
 	return all ? CLV_OK : fail_nomem();
 }
 
-clv_status regions_find(const edit *e, regions *out)
+clv_status regions_find(edit *e, regions *out)
 {
 	*out = (regions){.e = e};
 	TRY(layouts_new(e, &out->l));
-	TRY(alloc_all(out));
-	TRY(find_sizes(out));
+	TRY(alloc_all(e, out));
+	TRY(find_image_bytes(e, out));
 	for (node_id n = e->first; n < e->end; n++)
 		out->in[n] = layout_possible(&out->l, n);
 	settle(out);
 	do
-		TRY(choose(out));
+		TRY(choose_nodes(e, out));
 	while (settle(out));
 	return CLV_OK;
-}
-
-void regions_free(regions *r)
-{
-	layouts_free(&r->l);
-	mem_free(r->in);
-	mem_free(r->inner);
-	mem_free(r->leaving);
-	mem_free(r->apart);
-	mem_free(r->bytes);
-	mem_free(r->first_use);
-	mem_free(r->first_out);
-	mem_free(r->leaving_at);
-	mem_free(r->inner_write);
-	mem_free(r->last_write);
-	*r = (regions){0};
 }

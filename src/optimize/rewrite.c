@@ -1,4 +1,4 @@
-/* New nodes and what they are made of: see rewrite.h. */
+/* Inserts nodes, and reads convolutions and linears: see rewrite.h. */
 #include "optimize/rewrite.h"
 
 /* ---- arguments and tensors ----------------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ clv_status row_count(edit *e, value_id v, expr_id *out)
 
 /* ---- nodes --------------------------------------------------------------------------------------------------------- */
 
-static clv_status put(const spot *at, node_spec s)
+static clv_status insert_like(const spot *at, node_spec s)
 {
 	const plan *p = at->e->p;
 	const node *x = &p->nodes.at[at->like];
@@ -88,7 +88,7 @@ clv_status put_writer(const spot *at, uint16_t op, const arg *args, uint32_t nar
 	node_spec s = {
 		.op = op_rows[op].text, .args = args, .nargs = nargs, .results = &made, .nresults = 1, .writes = &written};
 	s.nwrites = written != NONE;
-	return put(at, s);
+	return insert_like(at, s);
 }
 
 clv_status put_views(const spot *at, uint16_t op, const arg *args, uint32_t nargs, const value_id *results, uint32_t n)
@@ -99,7 +99,8 @@ clv_status put_views(const spot *at, uint16_t op, const arg *args, uint32_t narg
 	for (uint32_t i = 0; i < n; i++)
 		each[i] = arg_of(results[i]);
 	TRY(plan_list(at->e->p, each, n, &list));
-	return put(at, (node_spec){.op = op_rows[op].text, .args = args, .nargs = nargs, .results = &list, .nresults = 1});
+	return insert_like(
+		at, (node_spec){.op = op_rows[op].text, .args = args, .nargs = nargs, .results = &list, .nresults = 1});
 }
 
 clv_status put_node(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result)

@@ -1,4 +1,4 @@
-/* What passes share that put new nodes into a plan: the nodes, their tensors, and convolutions however they are spelt. */
+/* What passes that insert nodes share: nodes, tensors, and convolutions in all spellings. */
 #ifndef OPTIMIZE_REWRITE_H
 #define OPTIMIZE_REWRITE_H
 
@@ -41,7 +41,7 @@ typedef struct spot {
 	node_id before, like;
 } spot;
 
-/* op(args) makes `result`, a value that nobody makes now. */
+/* op(args) makes `result`, a value that no node makes now. */
 clv_status put_node(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result);
 /* It also writes one. */
 clv_status put_writer(const spot *at, uint16_t op, const arg *args, uint32_t nargs, value_id result, value_id written);
@@ -57,7 +57,7 @@ bool fixed_dim(const edit *e, value_id v, uint32_t d, int64_t *k);
 bool arg_number(const edit *e, const arg *a, double *k);
 bool runs_plainly(const edit *e, node_id n); /* outside autocast; neither mkldnn nor cudnn switched on or off */
 
-/* The one node that reads v, and after which nobody needs it; NONE. It has the modes of `maker` and is not removed. */
+/* The one node that reads v, and after which it is not needed; NONE. It has the modes of `maker` and is not removed. */
 node_id only_reader(const edit *e, value_id v, node_id maker);
 /* The result of u where it is one tensor like v, on memory of its own or, made by writing it, on that of `on`; NONE. */
 value_id result_on(const edit *e, node_id u, value_id v, value_id on);

@@ -1,4 +1,5 @@
-/* Rotary position embeddings: x * cos + cat(-x2, x1) * sin, where x1 and x2 are the halves of x's rows.
+/* Speeds up rotary position embeddings.
+ * Rotary position embeddings: x * cos + cat(-x2, x1) * sin, where x1 and x2 are the halves of x's rows.
  *
  * The sign can be that of the sine, which is the same for all layers, queries and keys: made once, it leaves three
  * kernels of five for each of them, a product, cat(x2, x1) and addcmul. (aten::roll would copy x first on CUDA,
@@ -24,7 +25,7 @@ typedef struct rotation {
 
 /* ---- reading ------------------------------------------------------------------------------------------------------- */
 
-static node_id maker(const edit *e, value_id v, uint16_t op)
+static node_id maker_by_op(const edit *e, value_id v, uint16_t op)
 {
 	if (v == NONE || e->p->values.at[v].kind != VALUE_RESULT)
 		return NONE;
@@ -71,12 +72,12 @@ static bool read_cat(const edit *e, node_id n, value_id parts[2])
 static bool read_turned(const edit *e, value_id v, rotation *r)
 {
 	value_id parts[2];
-	node_id nodes[4] = {maker(e, v, OP_cat), NONE, NONE, NONE};
+	node_id nodes[4] = {maker_by_op(e, v, OP_cat), NONE, NONE, NONE};
 	if (nodes[0] == NONE || !read_cat(e, nodes[0], parts))
 		return false;
-	nodes[1] = maker(e, parts[0], OP_neg);
-	nodes[2] = nodes[1] == NONE ? NONE : maker(e, edit_value(e, nodes[1], 0), OP_slice_Tensor);
-	nodes[3] = maker(e, parts[1], OP_slice_Tensor);
+	nodes[1] = maker_by_op(e, parts[0], OP_neg);
+	nodes[2] = nodes[1] == NONE ? NONE : maker_by_op(e, edit_value(e, nodes[1], 0), OP_slice_Tensor);
+	nodes[3] = maker_by_op(e, parts[1], OP_slice_Tensor);
 	if (nodes[2] == NONE || nodes[3] == NONE)
 		return false;
 	r->x = edit_value(e, nodes[2], 0);
@@ -105,7 +106,7 @@ static bool is_factor(const edit *e, value_id v, const rotation *r)
 static bool find_product(const edit *e, node_id top, rotation *r)
 {
 	r->product = edit_value(e, top, 0);
-	node_id n = maker(e, r->product, OP_mul_Tensor);
+	node_id n = maker_by_op(e, r->product, OP_mul_Tensor);
 	if (n == NONE)
 		return false;
 	value_id a = edit_value(e, n, 0), b = edit_value(e, n, 1);
@@ -118,7 +119,7 @@ static bool find_product(const edit *e, node_id top, rotation *r)
 static bool read_rotation(const edit *e, node_id top, uint32_t side, rotation *r)
 {
 	tree_new(top, &r->tree);
-	node_id n = maker(e, edit_value(e, top, 1), OP_mul_Tensor);
+	node_id n = maker_by_op(e, edit_value(e, top, 1), OP_mul_Tensor);
 	if (n == NONE || !may_join(e, top, top) || !may_join(e, top, n) || !tree_add_node(&r->tree, n))
 		return false;
 	r->sine = edit_value(e, n, 1 - side);

@@ -1,6 +1,7 @@
-/* An activation of a view of a linear's result becomes the view of the activation: act(view(y)) is view(act(y)),
- * laid out the same. So the two stand side by side and can be joined, where a model writes its linears for matrices
- * and shapes the rest around them. */
+/* Moves activations before views, so that they can be fused.
+ * An activation of a view of a linear's result becomes the view of the activation: act(view(y)) is view(act(y)), laid
+ * out the same. So the two stand side by side and can be joined, where a model writes its linears for matrices and
+ * shapes the rest around them. */
 #include "optimize/fuse.h"
 
 #include <string.h>
@@ -17,7 +18,7 @@ static bool is_shaping(const edit *e, node_id n)
 	return edit_is(e, n, OP_view) || edit_is(e, n, OP_reshape) || edit_is(e, n, OP_unflatten_int);
 }
 
-static node_id maker(const edit *e, value_id v)
+static node_id pure_maker(const edit *e, value_id v)
 {
 	if (v == NONE || v >= e->facts.n || e->p->values.at[v].kind != VALUE_RESULT)
 		return NONE;
@@ -38,12 +39,12 @@ static node_id view_before(const edit *e, node_id n)
 	if (!node_pure(e, n) || !read_activation(e, n, &a) || e->p->nodes.at[n].nargs > MOST_ARGS)
 		return NONE;
 	value_id shaped = edit_value(e, n, 0), result = edit_result(e, n);
-	node_id shaping = maker(e, shaped);
+	node_id shaping = pure_maker(e, shaped);
 	if (shaping == NONE || !is_shaping(e, shaping) || e->p->nodes.at[shaping].nargs > MOST_ARGS ||
 	    !same_context(e, n, shaping) || e->facts.uses[shaped] != 1 || e->facts.kept[shaped])
 		return NONE;
 	value_id y = edit_value(e, shaping, 0);
-	node_id product = maker(e, y);
+	node_id product = pure_maker(e, y);
 	bool alone = product != NONE && e->p->values.at[shaped].alias == y && only_for(e, y, shaping, shaped) &&
 	             e->facts.views[y] == 1 && !e->facts.written[y];
 	return alone && is_product(e, product) && same_context(e, n, product) && e->p->values.at[result].alias == NONE &&

@@ -1,4 +1,5 @@
-/* Two sequences aligned by Myers' O(ND) method in linear space: paths from both corners of the edit graph meet in the
+/* Aligns two sequences with Myers' O(ND) method in linear space.
+ * Two sequences aligned by Myers' O(ND) method in linear space: paths from both corners of the edit graph meet in the
  * middle, and both halves are solved the same way.
  *
  * What occurs on one side only cannot match and is left out first, so that sequences without anything in common cost
@@ -32,8 +33,7 @@ typedef struct box {
 clv_status aligner_new(uint32_t ntokens, aligner **out)
 {
 	aligner *w = mem_alloc(sizeof *w);
-	if (!w)
-		return fail_nomem();
+	TRY_MEM(w);
 	w->ntokens = ntokens;
 	for (int side = 0; side < 2; side++)
 		w->seen[side] = mem_alloc(((size_t)ntokens + 1) * sizeof **w->seen);
@@ -176,24 +176,24 @@ static bool trim(aligner *w, box *r)
 }
 
 /* The part with few differences has half of them, or COST_MAX, so recursion stays shallow. */
-static void solve(aligner *w, box r)
+static void align_box(aligner *w, box r)
 {
 	while (trim(w, &r)) {
 		uint32_t a, b;
 		bool after = middle(w, r, &a, &b);
 		box first = {r.a, a, r.b, b}, second = {a, r.a_end, b, r.b_end};
-		solve(w, after ? second : first);
+		align_box(w, after ? second : first);
 		r = after ? first : second;
 	}
 }
 
-static void count(aligner *w, int side, const uint32_t *tokens, uint32_t n, bool again)
+static void count_tokens(aligner *w, int side, const uint32_t *tokens, uint32_t n, bool again)
 {
 	for (uint32_t i = 0; i < n; i++)
 		w->seen[side][tokens[i]] = again ? w->seen[side][tokens[i]] + 1 : 0;
 }
 
-static clv_status keep(aligner *w, const uint32_t *a, const uint32_t *b, box r)
+static clv_status keep_tokens(aligner *w, const uint32_t *a, const uint32_t *b, box r)
 {
 	w->a.n = w->b.n = 0;
 	for (uint32_t i = r.a; i < r.a_end; i++)
@@ -208,11 +208,11 @@ static clv_status keep(aligner *w, const uint32_t *a, const uint32_t *b, box r)
 /* Keeps what is on both sides. */
 static clv_status keep_common(aligner *w, const uint32_t *a, const uint32_t *b, box r)
 {
-	count(w, 0, a + r.a, r.a_end - r.a, true);
-	count(w, 1, b + r.b, r.b_end - r.b, true);
-	clv_status st = keep(w, a, b, r);
-	count(w, 0, a + r.a, r.a_end - r.a, false);
-	count(w, 1, b + r.b, r.b_end - r.b, false);
+	count_tokens(w, 0, a + r.a, r.a_end - r.a, true);
+	count_tokens(w, 1, b + r.b, r.b_end - r.b, true);
+	clv_status st = keep_tokens(w, a, b, r);
+	count_tokens(w, 0, a + r.a, r.a_end - r.a, false);
+	count_tokens(w, 1, b + r.b, r.b_end - r.b, false);
 	return st;
 }
 
@@ -236,6 +236,6 @@ clv_status align(aligner *w, const uint32_t *a, uint32_t n, const uint32_t *b, u
 		match[--r.a_end] = --r.b_end;
 	TRY(keep_common(w, a, b, r));
 	w->match = match;
-	solve(w, (box){0, w->a.n, 0, w->b.n});
+	align_box(w, (box){0, w->a.n, 0, w->b.n});
 	return CLV_OK;
 }

@@ -1,4 +1,4 @@
-/* What two sequences have in common, in order. */
+/* Finds what two sequences have in common, in order. */
 #ifndef PLAN_ALIGN_H
 #define PLAN_ALIGN_H
 

@@ -1,4 +1,4 @@
-/* What a person wants to know about a plan in a few lines: facts of one line each, a title and a text. */
+/* Describes a plan in a few lines, each a title and a text. */
 #include <string.h>
 
 #include "base/human.h"

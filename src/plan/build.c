@@ -15,8 +15,7 @@ static clv_status plan_init(plan *p)
 {
 	p->model = NONE;
 	p->intern = mem_alloc(sizeof *p->intern);
-	if (!p->intern)
-		return fail_nomem();
+	TRY_MEM(p->intern);
 	p->intern->seed = (uintptr_t)p ^ (uintptr_t)p->intern << 16;
 	context_id default_context;
 	return plan_context(p, &(context){0}, NULL, &default_context);
@@ -25,8 +24,7 @@ static clv_status plan_init(plan *p)
 clv_status plan_new(plan **out)
 {
 	plan *p = mem_alloc(sizeof *p);
-	if (!p)
-		return fail_nomem();
+	TRY_MEM(p);
 	clv_status st = plan_init(p);
 	if (st != CLV_OK) {
 		plan_free(p);
@@ -108,8 +106,7 @@ clv_status plan_str(plan *p, const char *s, size_t n, str_id *out)
 	TRY(vec_reserve(&p->strs, 1));
 	TRY(vec_reserve(&p->intern->named, 1));
 	char *copy = arena_alloc(&p->intern->bytes, n + 1);
-	if (!copy)
-		return fail_nomem();
+	TRY_MEM(copy);
 	if (n)
 		memcpy(copy, s, n);
 	copy[n] = '\0';
@@ -146,7 +143,7 @@ symbol_id symbol_find(const plan *p, str_id name)
 
 /* ---- symbols, scopes, contexts ---------------------------------------------------------------------------------- */
 
-static bool is_word(const char *s, size_t n)
+static bool is_symbol_word(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		bool letter = (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= 'A' && s[i] <= 'Z') || s[i] == '_';
@@ -165,7 +162,7 @@ bool symbol_name_ok(const char *s, size_t n)
 	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
 		if (strlen(words[i]) == n && memcmp(words[i], s, n) == 0)
 			return false;
-	return is_word(s, n);
+	return is_symbol_word(s, n);
 }
 
 clv_status plan_symbol(plan *p, const char *name, int64_t lo, int64_t hi, symbol_id *out)
@@ -316,7 +313,7 @@ clv_status plan_context(plan *p, const context *c, const autocast *ac, context_i
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-static clv_status add_value(plan *p, const value *v, value_id *out)
+static clv_status add_plan_value(plan *p, const value *v, value_id *out)
 {
 	struct plan_intern *in = p->intern;
 	TRY(vec_reserve(&p->values, 1));
@@ -375,7 +372,7 @@ clv_status plan_tensor(plan *p, value_kind kind, const char *name, const tensor_
 	TRY(add_dims(p, t->shape, t->ndim, &v.shape));
 	if (t->strides)
 		TRY(add_dims(p, t->strides, t->ndim, &v.strides));
-	return add_value(p, &v, out);
+	return add_plan_value(p, &v, out);
 }
 
 static value host_value(value_kind kind, value_type type)
@@ -389,7 +386,7 @@ clv_status plan_object(plan *p, const char *type_name, value_id *out)
 {
 	value v = host_value(VALUE_OBJECT, TYPE_OBJECT);
 	TRY(plan_cstr(p, type_name, &v.name));
-	return add_value(p, &v, out);
+	return add_plan_value(p, &v, out);
 }
 
 clv_status plan_host(plan *p, value_type type, value_id *out)
@@ -397,7 +394,7 @@ clv_status plan_host(plan *p, value_type type, value_id *out)
 	if ((unsigned)type > TYPE_OBJECT || type == TYPE_TENSOR)
 		return fail(CLV_E_INVALID, "a host value cannot have type %d", (int)type);
 	value v = host_value(VALUE_RESULT, type);
-	return add_value(p, &v, out);
+	return add_plan_value(p, &v, out);
 }
 
 value_id alias_root(const plan *p, value_id v)
@@ -416,7 +413,7 @@ uint32_t value_number(const plan *p, value_id v)
 		return k == NONE ? NONE : p->inputs.n + k;
 	if (kind != VALUE_INPUT || (k < p->inputs.n && p->inputs.at[k] == v))
 		return k;
-	for (k = 0; k < p->inputs.n; k++) /* somebody has reordered plan->inputs */
+	for (k = 0; k < p->inputs.n; k++) /* plan->inputs was reordered */
 		if (p->inputs.at[k] == v)
 			return k;
 	return NONE;
@@ -476,6 +473,19 @@ static void define(void *ctx, value_id v)
 	if (d->p->values.at[v].def == NONE)
 		d->p->intern->ordinal.at[v] = d->p->intern->nresults++;
 	d->p->values.at[v].def = d->n;
+}
+
+void number_results(plan *p)
+{
+	definer d = {.p = p};
+	p->intern->nresults = 0;
+	for (value_id v = 0; v < p->values.n; v++) {
+		p->values.at[v].def = NONE;
+		if (p->values.at[v].kind == VALUE_RESULT)
+			p->intern->ordinal.at[v] = NONE;
+	}
+	for (; d.n < p->nodes.n; d.n++)
+		node_each_result(p, d.n, define, &d);
 }
 
 static clv_status add_writes(plan *p, const value_id *w, uint32_t n, uint32_t *first)

@@ -1,6 +1,6 @@
 /* A copy of a plan, and a copy with its nodes in another order.
  *
- * All ids stay what they are, so that data kept beside the plan by id goes with the copy; only which number a result has
+ * All ids stay what they are, so that data kept by id fits the copy too; only which number a result has
  * in text follows the order of the nodes. */
 #include <string.h>
 
@@ -20,8 +20,7 @@ static clv_status copy_table(table *to, const table *from)
 	if (!from->cap)
 		return CLV_OK;
 	to->at = mem_realloc(NULL, from->cap, sizeof *to->at);
-	if (!to->at)
-		return fail_nomem();
+	TRY_MEM(to->at);
 	memcpy(to->at, from->at, from->cap * sizeof *to->at);
 	to->cap = from->cap;
 	to->n = from->n;
@@ -51,13 +50,12 @@ static clv_status copy_strs(plan *to, const plan *from)
 	COPY_VEC(&to->strs, &from->strs);
 	for (str_id i = 0; i < to->strs.n; i++) {
 		to->strs.at[i].s = arena_copy(&to->intern->bytes, from->strs.at[i].s, (size_t)from->strs.at[i].n + 1);
-		if (!to->strs.at[i].s)
-			return fail_nomem();
+		TRY_MEM(to->strs.at[i].s);
 	}
 	return CLV_OK;
 }
 
-static clv_status copy_all(plan *to, const plan *from)
+static clv_status copy_parts(plan *to, const plan *from)
 {
 	to->model = from->model;
 	to->training = from->training;
@@ -89,25 +87,12 @@ clv_status plan_copy(const plan *p, plan **out)
 {
 	plan *copy;
 	TRY(plan_new(&copy));
-	clv_status st = copy_all(copy, p);
-	if (st != CLV_OK) {
+	clv_status st = copy_parts(copy, p);
+	if (st == CLV_OK)
+		*out = copy;
+	else
 		plan_free(copy);
-		return st;
-	}
-	*out = copy;
-	return CLV_OK;
-}
-
-typedef struct placer {
-	plan *p;
-	node_id now;
-} placer;
-
-static void place_result(void *ctx, value_id v)
-{
-	placer *w = ctx;
-	w->p->values.at[v].def = w->now;
-	w->p->intern->ordinal.at[v] = w->p->intern->nresults++;
+	return st;
 }
 
 /* Whether each node is there once. */
@@ -121,11 +106,10 @@ static bool is_order(const node_id *order, uint32_t n, bool *seen)
 	return true;
 }
 
-static clv_status check_order(const plan *p, const node_id *order)
+static clv_status check_node_order(const plan *p, const node_id *order)
 {
 	bool *seen = mem_alloc((p->nodes.n + 1) * sizeof *seen);
-	if (!seen)
-		return fail_nomem();
+	TRY_MEM(seen);
 	bool ok = is_order(order, p->nodes.n, seen);
 	mem_free(seen);
 	return ok ? CLV_OK : fail(CLV_E_INVALID, "an order of nodes must name each node once");
@@ -169,8 +153,7 @@ static void count_writers(const plan *p, const node_id *order, uint32_t *before)
 static clv_status check_moved(plan *p, const plan *from, const node_id *order)
 {
 	uint32_t *before = mem_alloc((2 * (size_t)from->nodes.n + 1) * sizeof *before), *now = before + from->nodes.n;
-	if (!before)
-		return fail_nomem();
+	TRY_MEM(before);
 	count_writers(from, NULL, before);
 	count_writers(from, order, now);
 	p->moved |= memcmp(before, now, from->nodes.n * sizeof *before) != 0;
@@ -180,21 +163,18 @@ static clv_status check_moved(plan *p, const plan *from, const node_id *order)
 
 clv_status plan_reorder(const plan *p, const node_id *order, plan **out)
 {
-	placer w = {NULL, 0};
-	TRY(check_order(p, order));
-	TRY(plan_copy(p, &w.p));
-	clv_status st = check_moved(w.p, p, order);
-	w.p->intern->nresults = 0;
-	for (w.now = 0; w.now < p->nodes.n; w.now++) {
-		w.p->nodes.at[w.now] = p->nodes.at[order[w.now]];
-		node_each_result(w.p, w.now, place_result, &w);
-	}
+	plan *copy;
+	TRY(check_node_order(p, order));
+	TRY(plan_copy(p, &copy));
+	for (node_id n = 0; n < p->nodes.n; n++)
+		copy->nodes.at[n] = p->nodes.at[order[n]];
+	number_results(copy);
+	clv_status st = check_moved(copy, p, order);
 	if (st == CLV_OK)
-		st = plan_verify(w.p); /* an order that uses a value before it is made */
-	if (st != CLV_OK) {
-		plan_free(w.p);
-		return st;
-	}
-	*out = w.p;
-	return CLV_OK;
+		st = plan_verify(copy); /* an order that uses a value before it is made */
+	if (st == CLV_OK)
+		*out = copy;
+	else
+		plan_free(copy);
+	return st;
 }

@@ -97,7 +97,7 @@ static void note_definition(void *ctx, symbol_id s, value_id v, uint32_t dim)
 		r->def = r->now;
 }
 
-static void note_result(void *ctx, value_id v)
+static void note_data_result(void *ctx, value_id v)
 {
 	reads *r = ctx;
 	const value *x = &r->p->values.at[v];
@@ -117,7 +117,7 @@ static void find_reads(reads *r)
 		const node *n = &p->nodes.at[r->now];
 		if (args_depend(p, n->args, n->nargs, r->s, 0))
 			r->last = r->now;
-		node_each_result(p, r->now, note_result, r);
+		node_each_result(p, r->now, note_data_result, r);
 	}
 	if (output_depends(p, r->s))
 		r->last = p->nodes.n;
@@ -142,8 +142,7 @@ static clv_status mark_symbol(const plan *p, symbol_id s, const node_id *last, b
 {
 	reads r = {.p = p, .s = s};
 	bool *carried = mem_alloc(p->nodes.n + 1);
-	if (!carried)
-		return fail_nomem();
+	TRY_MEM(carried);
 	find_reads(&r);
 	mark_carried(&r, last, carried);
 	for (node_id k = r.def; r.def != NONE && r.last != NONE && k < r.last && k < p->nodes.n; k++)

@@ -1,5 +1,6 @@
-/* Two plans compared: what a person would call the same thing on both sides is paired, then everything that is said about
- * it is written as text, once for each side, and texts that differ are the facts.
+/* Compares two plans and lists what differs.
+ * Two plans compared: what a person would call the same thing on both sides is paired, then everything that is said
+ * about it is written as text, once for each side, and texts that differ are the facts.
  *
  * Values have other numbers on either side. In these texts a value of the first plan goes by the name of its partner in the
  * second, so that equal texts mean the same value; one without a partner is marked. */
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/same.h"
 #include "plan/words.h"
 
 typedef struct side {
@@ -156,7 +158,7 @@ static void dtype_text(const plan *p, value_id v, strbuf *b)
 	strbuf_puts(b, x->type == TYPE_TENSOR ? dtype_name(x->dtype) : host_type_names[x->type]);
 }
 
-static void shape_text(const plan *p, value_id v, strbuf *b)
+static void value_shape_text(const plan *p, value_id v, strbuf *b)
 {
 	const value *x = &p->values.at[v];
 	if (x->type == TYPE_TENSOR)
@@ -214,7 +216,7 @@ static clv_status value_facts(comparison *c, const char *prefix, value_id a, val
 {
 	TRY(compare_texts(c, prefix, "kind", kind_text, a, b));
 	TRY(compare_texts(c, prefix, "dtype", dtype_text, a, b));
-	TRY(compare_texts(c, prefix, "shape", shape_text, a, b));
+	TRY(compare_texts(c, prefix, "shape", value_shape_text, a, b));
 	TRY(compare_texts(c, prefix, "strides", strides_text, a, b));
 	TRY(compare_texts(c, prefix, "device", device_text, a, b));
 	TRY(compare_texts(c, prefix, "class", class_text, a, b));
@@ -325,8 +327,9 @@ static clv_status diff_modules(comparison *c)
 
 /* ---- partners of values ----------------------------------------------------------------------------------------- */
 
-static void partner(comparison *c, value_id a, value_id b)
+static void partner(void *ctx, value_id a, value_id b)
 {
+	comparison *c = ctx;
 	c->a.to[a] = b;
 	c->b.to[b] = a;
 }
@@ -341,8 +344,7 @@ static clv_status partner_inputs(comparison *c)
 {
 	const plan *a = c->a.p, *b = c->b.p;
 	value_id *by_name = mem_ids((size_t)b->strs.n + 1);
-	if (!by_name)
-		return fail_nomem();
+	TRY_MEM(by_name);
 	for (uint32_t i = b->inputs.n; i-- > 0;)
 		if (b->values.at[b->inputs.at[i]].name != NONE)
 			by_name[b->values.at[b->inputs.at[i]].name] = b->inputs.at[i];
@@ -372,38 +374,14 @@ static void partner_tensors(comparison *c)
 	}
 }
 
-static void partner_results(comparison *c, uint32_t a, uint32_t b, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		const arg *x = &c->a.p->args.at[a + i], *y = &c->b.p->args.at[b + i];
-		if (x->kind == ARG_VALUE && y->kind == ARG_VALUE)
-			partner(c, x->u.v, y->u.v);
-		else if (x->kind == ARG_LIST && y->kind == ARG_LIST)
-			partner_results(c, x->u.list.first, y->u.list.first, x->u.list.n < y->u.list.n ? x->u.list.n : y->u.list.n);
-	}
-}
-
-static bool is_nameless(uint8_t kind)
-{
-	return kind == VALUE_CONST || kind == VALUE_OBJECT;
-}
-
 /* Constants have no names: they go with what is read in the same place by the same node. */
-static void partner_constants(comparison *c, uint32_t a, uint32_t b, uint32_t n)
+static void partner_constant(void *ctx, value_id a, value_id b)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		const arg *x = &c->a.p->args.at[a + i], *y = &c->b.p->args.at[b + i];
-		if (x->kind == ARG_LIST && y->kind == ARG_LIST) {
-			partner_constants(c, x->u.list.first, y->u.list.first,
-			                  x->u.list.n < y->u.list.n ? x->u.list.n : y->u.list.n);
-			continue;
-		}
-		if (x->kind != ARG_VALUE || y->kind != ARG_VALUE || !free_pair(c, x->u.v, y->u.v))
-			continue;
-		uint8_t kind = c->a.p->values.at[x->u.v].kind;
-		if (is_nameless(kind) && kind == c->b.p->values.at[y->u.v].kind)
-			partner(c, x->u.v, y->u.v);
-	}
+	comparison *c = ctx;
+	uint8_t kind = c->a.p->values.at[a].kind;
+	bool nameless = kind == VALUE_CONST || kind == VALUE_OBJECT;
+	if (nameless && kind == c->b.p->values.at[b].kind && free_pair(c, a, b))
+		partner(c, a, b);
 }
 
 static value_id next_alone(const side *s, uint8_t kind, value_id v)
@@ -419,8 +397,7 @@ static clv_status same_type(comparison *c, value_id a, value_id b, bool *out)
 	diff_start(c->d);
 	value_print_type(c->a.p, a, x);
 	value_print_type(c->b.p, b, y);
-	if (x->failed || y->failed)
-		return fail_nomem();
+	TRY_MEM(!x->failed && !y->failed);
 	*out = x->n == y->n && memcmp(x->at, y->at, x->n) == 0;
 	diff_start(c->d);
 	return CLV_OK;
@@ -450,8 +427,10 @@ static clv_status find_partners(comparison *c)
 		if (c->nodes.to_b[n] == NONE)
 			continue;
 		const node *x = &a->nodes.at[n], *y = &b->nodes.at[c->nodes.to_b[n]];
-		partner_results(c, x->results, y->results, x->nresults < y->nresults ? x->nresults : y->nresults);
-		partner_constants(c, x->args, y->args, x->nargs < y->nargs ? x->nargs : y->nargs);
+		uint32_t nresults = x->nresults < y->nresults ? x->nresults : y->nresults;
+		each_value_pair(a, x->results, b, y->results, nresults, partner, c);
+		uint32_t nargs = x->nargs < y->nargs ? x->nargs : y->nargs;
+		each_value_pair(a, x->args, b, y->args, nargs, partner_constant, c);
 	}
 	TRY(partner_rest(c, VALUE_CONST));
 	return partner_rest(c, VALUE_OBJECT);
@@ -864,39 +843,18 @@ static clv_status diff_rebinds(comparison *c)
 
 /* ---- trees ------------------------------------------------------------------------------------------------------ */
 
-typedef struct trees {
+typedef struct tree_pair {
 	comparison *c;
 	diff_section section;
-	const tree *a, *b;
-	uint32_t na, nb;
+	const trees *a, *b;
 	strbuf path;
-} trees;
+} tree_pair;
 
-static uint32_t tree_end(const tree *t, uint32_t n, uint32_t i)
+static uint32_t tree_end(const trees *t, uint32_t i)
 {
-	uint64_t open = 1;
-	while (i < n && open) {
-		open += tree_has_children(t[i].kind) ? t[i].n : 0;
-		open--;
-		i++;
-	}
+	for (uint64_t open = 1; i < t->n && open; i++)
+		open += (tree_has_children(t->at[i].kind) ? (uint64_t)t->at[i].n : 0) - 1;
 	return i;
-}
-
-/* Leaves that are arguments too print as those do. */
-static bool leaf_as_arg(const tree *t, arg *a)
-{
-	*a = (arg){.kind = ARG_NONE};
-	switch ((tree_kind)t->kind) {
-	case TREE_NONE: return true;
-	case TREE_BOOL: return a->kind = ARG_BOOL, a->u.b = t->u.b, true;
-	case TREE_INT: return a->kind = ARG_INT, a->u.e = t->u.e, true;
-	case TREE_FLOAT: return a->kind = ARG_FLOAT, a->u.f = t->u.f, true;
-	case TREE_REAL: return a->kind = ARG_REAL, a->u.r = t->u.r, true;
-	case TREE_COMPLEX: return a->kind = ARG_COMPLEX, a->u.c.re = t->u.c.re, a->u.c.im = t->u.c.im, true;
-	case TREE_STR: return a->kind = ARG_STR, a->u.s = t->u.s, true;
-	default: return false;
-	}
 }
 
 /* A leaf as it is; of a container its kind and size. */
@@ -905,15 +863,15 @@ static void tree_text(const speaker *s, const plan *p, const tree *t, bool types
 	static const char *const words[] = {[TREE_BYTES] = "bytes:", [TREE_OPAQUE] = "opaque ", [TREE_LIST] = "list",
 	                                    [TREE_TUPLE] = "tuple",  [TREE_DICT] = "dict",      [TREE_OBJECT] = "object "};
 	arg a;
-	if (leaf_as_arg(t, &a)) {
-		arg_print(p, &a, b);
-		return;
-	}
 	if (t->kind == TREE_VALUE) {
 		value_place(s, t->u.v, b);
 		strbuf_puts(b, types ? " " : "");
 		if (types)
 			value_print_type(p, t->u.v, b);
+		return;
+	}
+	if (leaf_as_arg(t, &a)) {
+		arg_print(p, &a, b);
 		return;
 	}
 	strbuf_puts(b, words[t->kind]);
@@ -923,26 +881,26 @@ static void tree_text(const speaker *s, const plan *p, const tree *t, bool types
 		strbuf_printf(b, " of %u", t->kind >= TREE_DICT ? t->n / 2 : t->n);
 }
 
-static clv_status compare_tree(trees *x, uint32_t i, uint32_t k, unsigned depth);
+static clv_status compare_tree(tree_pair *x, uint32_t i, uint32_t k, unsigned depth);
 
 /* What stands here itself; of inputs the types are compared elsewhere. */
-static clv_status compare_top(trees *x, uint32_t i, uint32_t k)
+static clv_status compare_top(tree_pair *x, uint32_t i, uint32_t k)
 {
 	diff *d = x->c->d;
 	bool types = x->section == DIFF_OUTPUTS;
 	diff_open(d, x->section);
-	tree_text(&(speaker){.c = x->c}, x->c->a.p, &x->a[i], types, &d->before);
-	tree_text(&(speaker){.c = x->c, .second = true}, x->c->b.p, &x->b[k], types, &d->after);
+	tree_text(&(speaker){.c = x->c}, x->c->a.p, &x->a->at[i], types, &d->before);
+	tree_text(&(speaker){.c = x->c, .second = true}, x->c->b.p, &x->b->at[k], types, &d->after);
 	TRY(diff_compare(d, "", "is"));
-	if (!diff_pending(d) && (!types || x->a[i].kind != TREE_VALUE))
+	if (!diff_pending(d) && (!types || x->a->at[i].kind != TREE_VALUE))
 		return CLV_OK; /* only tensors are worth counting */
 	strbuf_add(&d->name, x->path.at, x->path.n);
 	return diff_close(d);
 }
 
 /* A pair of children, or of keys (word "key "), or of values by their key. */
-static clv_status compare_child(trees *x, uint32_t i, uint32_t k, const char *word, uint32_t number, const tree *key,
-                                unsigned depth)
+static clv_status compare_child(tree_pair *x, uint32_t i, uint32_t k, const char *word, uint32_t number,
+                                const tree *key, unsigned depth)
 {
 	size_t n = x->path.n;
 	strbuf_printf(&x->path, "[%s", word);
@@ -951,63 +909,60 @@ static clv_status compare_child(trees *x, uint32_t i, uint32_t k, const char *wo
 	else
 		strbuf_int(&x->path, number);
 	strbuf_putc(&x->path, ']');
-	if (x->path.failed)
-		return fail_nomem();
+	TRY_MEM(!x->path.failed);
 	TRY(compare_tree(x, i, k, depth + 1));
 	x->path.n = n;
 	return CLV_OK;
 }
 
 /* By their place; keys are compared as the values are. */
-static clv_status compare_children(trees *x, uint32_t i, uint32_t k, unsigned depth)
+static clv_status compare_children(tree_pair *x, uint32_t i, uint32_t k, unsigned depth)
 {
-	bool pairs = x->a[i].kind == TREE_DICT || x->a[i].kind == TREE_OBJECT;
-	uint32_t n = x->a[i].n < x->b[k].n ? x->a[i].n : x->b[k].n, key = NONE;
+	bool pairs = x->a->at[i].kind == TREE_DICT || x->a->at[i].kind == TREE_OBJECT;
+	uint32_t n = x->a->at[i].n < x->b->at[k].n ? x->a->at[i].n : x->b->at[k].n, key = NONE;
 	i++;
 	k++;
 	for (uint32_t child = 0; child < n; child++) {
 		bool is_key = pairs && child % 2 == 0;
-		const tree *of = pairs && !is_key ? &x->b[key] : NULL;
+		const tree *of = pairs && !is_key ? &x->b->at[key] : NULL;
 		TRY(compare_child(x, i, k, is_key ? "key " : "", pairs ? child / 2 : child, of, depth));
 		key = k;
-		i = tree_end(x->a, x->na, i);
-		k = tree_end(x->b, x->nb, k);
+		i = tree_end(x->a, i);
+		k = tree_end(x->b, k);
 	}
 	return CLV_OK;
 }
 
-static clv_status compare_tree(trees *x, uint32_t i, uint32_t k, unsigned depth)
+static clv_status compare_tree(tree_pair *x, uint32_t i, uint32_t k, unsigned depth)
 {
 	if (depth > NEST_LIMIT)
 		return fail(CLV_E_VERIFY, "the tree is too deep");
 	TRY(compare_top(x, i, k));
-	if (tree_has_children(x->a[i].kind) && x->a[i].kind == x->b[k].kind)
+	if (tree_has_children(x->a->at[i].kind) && x->a->at[i].kind == x->b->at[k].kind)
 		TRY(compare_children(x, i, k, depth));
 	return CLV_OK;
 }
 
-static clv_status compare_trees(trees *x, const char *root)
+static clv_status compare_trees(tree_pair *x, const char *root)
 {
-	if (x->na && x->nb) {
+	if (x->a->n && x->b->n) {
 		strbuf_puts(&x->path, root);
 		return x->path.failed ? fail_nomem() : compare_tree(x, 0, 0, 0);
 	}
-	if (!x->na && !x->nb)
+	if (!x->a->n && !x->b->n)
 		return CLV_OK;
 	diff_open(x->c->d, x->section);
 	strbuf_puts(&x->c->d->name, root);
 	strbuf_puts(&x->c->d->after, "tree");
-	return diff_one(x->c->d, x->section, x->na ? DIFF_REMOVED : DIFF_ADDED);
+	return diff_one(x->c->d, x->section, x->a->n ? DIFF_REMOVED : DIFF_ADDED);
 }
 
 static clv_status diff_trees(comparison *c, bool inputs)
 {
 	const plan *a = c->a.p, *b = c->b.p;
-	trees x = {.c = c, .section = inputs ? DIFF_INPUTS : DIFF_OUTPUTS};
-	x.a = inputs ? a->in_tree.at : a->out_tree.at;
-	x.na = inputs ? a->in_tree.n : a->out_tree.n;
-	x.b = inputs ? b->in_tree.at : b->out_tree.at;
-	x.nb = inputs ? b->in_tree.n : b->out_tree.n;
+	tree_pair x = {.c = c, .section = inputs ? DIFF_INPUTS : DIFF_OUTPUTS};
+	x.a = inputs ? &a->in_tree : &a->out_tree;
+	x.b = inputs ? &b->in_tree : &b->out_tree;
 	clv_status st = compare_trees(&x, inputs ? "inputs" : "output");
 	strbuf_free(&x.path);
 	return st;
@@ -1015,7 +970,7 @@ static clv_status diff_trees(comparison *c, bool inputs)
 
 /* ---- all -------------------------------------------------------------------------------------------------------- */
 
-static void number_results(side *s)
+static void number_slots(side *s)
 {
 	for (node_id n = 0; n < s->p->nodes.n; n++) {
 		const node *x = &s->p->nodes.at[n];
@@ -1039,13 +994,12 @@ static clv_status side_new(const plan *p, side *s)
 	s->slot = mem_ids((size_t)p->values.n + 1);
 	s->tie = mem_ids((size_t)p->values.n + 1);
 	s->next = mem_ids((size_t)p->ties.n + 1);
-	if (!s->to || !s->slot || !s->tie || !s->next)
-		return fail_nomem();
+	TRY_MEM(s->to && s->slot && s->tie && s->next);
 	for (uint32_t i = p->ties.n; i-- > 0;) {
 		s->next[i] = s->tie[p->ties.at[i].value];
 		s->tie[p->ties.at[i].value] = i;
 	}
-	number_results(s);
+	number_slots(s);
 	return node_names_new(p, &s->names);
 }
 

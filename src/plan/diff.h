@@ -1,4 +1,4 @@
-/* What differs between two plans, as a list that is then written for people or as JSON.
+/* The list of differences between two plans, written for people or as JSON.
  *
  * An item is one thing that was added, removed or changed; what changed about it are its facts, each with the text before
  * and after. Items stand in sections (inputs, nodes, …), sections in parts (one for each plan of a file). Everything is

@@ -14,11 +14,10 @@ static const char *const change_names[] = {"added", "removed", "changed", "same"
 
 /* ---- filling ---------------------------------------------------------------------------------------------------- */
 
-static clv_status keep(diff *d, const char *s, size_t n, const char **out)
+static clv_status keep_bytes(diff *d, const char *s, size_t n, const char **out)
 {
 	char *copy = arena_alloc(&d->arena, n + 1);
-	if (!copy)
-		return fail_nomem();
+	TRY_MEM(copy);
 	if (n)
 		memcpy(copy, s, n);
 	*out = copy;
@@ -27,13 +26,13 @@ static clv_status keep(diff *d, const char *s, size_t n, const char **out)
 
 static clv_status keep_buffer(diff *d, const strbuf *b, const char **out)
 {
-	return b->failed ? fail_nomem() : keep(d, b->at, b->n, out);
+	return b->failed ? fail_nomem() : keep_bytes(d, b->at, b->n, out);
 }
 
 clv_status diff_part_add(diff *d, const char *name)
 {
 	diff_part p = {0};
-	TRY(keep(d, name, strlen(name), &p.name));
+	TRY(keep_bytes(d, name, strlen(name), &p.name));
 	return vec_push(&d->parts, p);
 }
 
@@ -69,11 +68,10 @@ static clv_status add_fact(diff *d, const diff_fact *f)
 	return full(d, d->section) ? CLV_OK : vec_push(&d->facts, *f);
 }
 
-static clv_status compare(diff *d, const char *prefix, const char *what)
+static clv_status compare_buffers(diff *d, const char *prefix, const char *what)
 {
 	diff_fact f = {0};
-	if (d->before.failed || d->after.failed)
-		return fail_nomem();
+	TRY_MEM(!d->before.failed && !d->after.failed);
 	if (d->before.n == d->after.n && (d->after.n == 0 || memcmp(d->before.at, d->after.at, d->after.n) == 0))
 		return CLV_OK;
 	if (full(d, d->section))
@@ -91,7 +89,7 @@ static clv_status compare(diff *d, const char *prefix, const char *what)
 
 clv_status diff_compare(diff *d, const char *prefix, const char *what)
 {
-	TRY(compare(d, prefix, what));
+	TRY(compare_buffers(d, prefix, what));
 	diff_start(d);
 	return CLV_OK;
 }
@@ -101,11 +99,11 @@ clv_status diff_fact_add(diff *d, const char *what, const char *before, const ch
 	diff_fact f = {0};
 	if (full(d, d->section))
 		return add_fact(d, &f);
-	TRY(keep(d, what, strlen(what), &f.what));
+	TRY(keep_bytes(d, what, strlen(what), &f.what));
 	if (before)
-		TRY(keep(d, before, strlen(before), &f.before));
+		TRY(keep_bytes(d, before, strlen(before), &f.before));
 	if (after)
-		TRY(keep(d, after, strlen(after), &f.after));
+		TRY(keep_bytes(d, after, strlen(after), &f.after));
 	if (data && !(f.data = arena_copy(&d->arena, data, sizeof *data)))
 		return fail_nomem();
 	return add_fact(d, &f);

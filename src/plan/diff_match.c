@@ -1,4 +1,5 @@
-/* Which node of one plan is which of another, by what a node is: its operator, its module, what it reads and gives.
+/* Pairs the nodes of two plans that do the same work.
+ * Which node of one plan is which of another, by what a node is: its operator, its module, what it reads and gives.
  *
  * Nodes that agree in all of that are aligned first, over the whole plans (two plans of one model are aligned by what reads
  * its tensors before); those that are the same but stand elsewhere are found next. In the gaps that remain, nodes are aligned that have less and less in common. A pair is only a guess at what
@@ -106,7 +107,7 @@ static void add_state(void *ctx, value_id v)
 	add_str(w->b, str_at(w->p, x->name));
 }
 
-static void key_text(const plan *p, node_id k, likeness like, strbuf *b)
+static void node_key_text(const plan *p, node_id k, likeness like, strbuf *b)
 {
 	const node *n = &p->nodes.at[k];
 	const str *path = path_of(p, n);
@@ -172,9 +173,8 @@ static clv_status make_tokens(matcher *x, likeness like)
 			if (is_paired(x, side, n))
 				continue;
 			x->text.n = 0;
-			key_text(p, n, like, &x->text);
-			if (x->text.failed)
-				return fail_nomem();
+			node_key_text(p, n, like, &x->text);
+			TRY_MEM(!x->text.failed);
 			TRY(token_of(x, hash_long(x->text.at, x->text.n, like), &x->tokens[side][n]));
 		}
 	}

@@ -36,7 +36,7 @@ typedef struct counter {
 	bool inside;
 } counter;
 
-static void count_use(void *ctx, value_id v)
+static void count_edit_use(void *ctx, value_id v)
 {
 	counter *c = ctx;
 	edit_facts *f = &c->e->facts;
@@ -56,16 +56,6 @@ static void count_joined(void *ctx, value_id v)
 	c->e->facts.written[root] = c->e->facts.shown[root] = true;
 }
 
-bool op_known(const char *op)
-{
-	static const char *const spaces[] = {
-		"aten::", "mkl::", "mkldnn::", "onednn::", "prims::", "quantized::", "torchvision::"};
-	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
-		if (!strncmp(op, spaces[i], strlen(spaces[i])))
-			return true;
-	return false;
-}
-
 static void show_arg(void *ctx, value_id v)
 {
 	counter *c = ctx;
@@ -78,7 +68,7 @@ static void count_node(counter *c)
 	const node *n = &e->p->nodes.at[c->now];
 	bool here = c->now >= e->first && c->now < e->end;
 	c->inside = here && !edit_pinned(e, c->now);
-	node_each_arg(e->p, c->now, count_use, c);
+	node_each_arg(e->p, c->now, count_edit_use, c);
 	if (node_op(e->p, c->now)->memory == MEMORY_JOINED)
 		node_each_arg(e->p, c->now, count_joined, c);
 	if (here && !op_known(plan_s(e->p, n->op)) && n->op_id != OP_cleave_guard_equal)
@@ -120,9 +110,8 @@ static clv_status find_facts(edit *e)
 	TRY(facts_alloc(&e->facts, e->p->values.n));
 	for (c.now = 0; c.now < e->p->nodes.n; c.now++)
 		count_node(&c);
-	for (uint32_t i = 0; i < e->p->out_tree.n; i++)
-		if (e->p->out_tree.at[i].kind == TREE_VALUE)
-			e->facts.kept[e->p->out_tree.at[i].u.v] = true;
+	c.inside = false;
+	plan_each_output(e->p, count_edit_use, &c);
 	for (uint32_t i = 0; i < e->p->rebinds.n; i++)
 		e->facts.kept[e->p->rebinds.at[i].value] = true;
 	written_through(e->p, e->first, e->end, e->facts.written);
@@ -188,8 +177,24 @@ void edit_spans(const edit *e, node_span *out)
 	}
 }
 
+void *edit_array(edit *e, size_t n, size_t element)
+{
+	return arena_array(&e->scratch, n, element);
+}
+
+uint32_t *edit_ids(edit *e, size_t n)
+{
+	return arena_ids(&e->scratch, n);
+}
+
+void edit_release(edit *e)
+{
+	arena_free(&e->scratch);
+}
+
 void edit_free(edit *e)
 {
+	edit_release(e);
 	facts_free(&e->facts);
 	vec_free(&e->places);
 	vec_free(&e->gone);
@@ -240,7 +245,7 @@ clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out
 }
 
 /* What is read instead of v in the end. Halves the way there, so that long chains cost little. */
-static value_id follow(edit *e, value_id v)
+static value_id final_value(edit *e, value_id v)
 {
 	value_id *to = e->instead.at;
 	while (v < e->instead.n && to[v] != v) {
@@ -259,7 +264,7 @@ clv_status edit_read_instead(edit *e, value_id v, value_id other)
 		TRY(vec_push(&e->instead, next));
 	if (v < e->facts.n && e->facts.kept[v])
 		return fail(CLV_E_INVALID, "what leaves the range cannot be exchanged");
-	if (v != other && follow(e, other) == v)
+	if (v != other && final_value(e, other) == v)
 		return fail(CLV_E_INVALID, "value %u is read instead of value %u already", v, other);
 	e->instead.at[v] = other;
 	e->changed = true;
@@ -317,7 +322,7 @@ static void exchange_args(edit *e, uint32_t first, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		arg *a = &e->p->args.at[first + i];
 		if (a->kind == ARG_VALUE)
-			a->u.v = follow(e, a->u.v);
+			a->u.v = final_value(e, a->u.v);
 		else if (a->kind == ARG_LIST)
 			exchange_args(e, a->u.list.first, a->u.list.n);
 	}
@@ -328,15 +333,15 @@ static void exchange_values(edit *e, node_id n)
 	const node *x = &e->p->nodes.at[n];
 	exchange_args(e, x->args, x->nargs);
 	for (uint32_t i = 0; i < x->nwrites; i++)
-		e->p->ids.at[x->writes + i] = follow(e, e->p->ids.at[x->writes + i]);
+		e->p->ids.at[x->writes + i] = final_value(e, e->p->ids.at[x->writes + i]);
 }
 
 /* The first value on the memory of what is read instead of `root`, which may itself be a view of what is exchanged; one
-   that is exchanged for a view of itself has nobody to be a view of. */
+   that is exchanged for a view of itself has no value left to be a view of. */
 static clv_status new_root(edit *e, value_id *root)
 {
 	for (uint32_t steps = 0; steps <= e->p->values.n; steps++) {
-		value_id next = alias_root(e->p, follow(e, *root));
+		value_id next = alias_root(e->p, final_value(e, *root));
 		if (next == *root)
 			return CLV_OK;
 		*root = next;
@@ -349,7 +354,7 @@ static clv_status exchange_memory(edit *e)
 {
 	for (value_id v = 0; v < e->p->values.n; v++) {
 		value_id root = e->p->values.at[v].alias;
-		if (root == NONE || follow(e, root) == root)
+		if (root == NONE || final_value(e, root) == root)
 			continue;
 		TRY(new_root(e, &root));
 		e->p->values.at[v].alias = root;
@@ -357,103 +362,43 @@ static clv_status exchange_memory(edit *e)
 	return CLV_OK;
 }
 
-/* Added nodes by where they go, first come first: a list per place. */
+/* The nodes in their new order. */
 typedef struct queue {
-	uint32_t *head, *next; /* per node of the plan before (one more: its end), per added node; NONE */
-	VEC(node) nodes;
-	VEC(uint32_t) pins; /* of them */
-	node_id first, end;
+	node *nodes;
+	uint32_t *pins; /* of them */
+	node_id n, first, end;
 } queue;
 
-static clv_status queue_new(const edit *e, queue *q)
-{
-	q->head = mem_ids((size_t)e->nodes + 1);
-	q->next = mem_ids((size_t)e->places.n + 1);
-	if (!q->head || !q->next)
-		return fail_nomem();
-	for (uint32_t i = e->places.n; i-- > 0;) {
-		q->next[i] = q->head[e->places.at[i]];
-		q->head[e->places.at[i]] = i;
-	}
-	return CLV_OK;
-}
-
-static void queue_free(queue *q)
-{
-	mem_free(q->head);
-	mem_free(q->next);
-	vec_free(&q->nodes);
-	vec_free(&q->pins);
-}
-
-static clv_status enqueue(const edit *e, node_id n, queue *q)
+static void enqueue(const edit *e, node_id n, queue *q)
 {
 	if (e->gone.at[n])
-		return CLV_OK;
-	TRY(vec_push(&q->nodes, e->p->nodes.at[n]));
-	return vec_push(&q->pins, e->pins.at[n]);
+		return;
+	q->nodes[q->n] = e->p->nodes.at[n];
+	q->pins[q->n++] = e->pins.at[n];
 }
 
-static clv_status line_up(const edit *e, queue *q)
+/* Added nodes stand before the node that they were put before, first come first: a list per place. */
+static clv_status line_up(edit *e, queue *q)
 {
+	uint32_t *head = edit_ids(e, (size_t)e->nodes + 1), *next = edit_ids(e, e->places.n);
+	q->nodes = edit_array(e, e->p->nodes.n, sizeof *q->nodes);
+	q->pins = edit_array(e, e->p->nodes.n, sizeof *q->pins);
+	TRY_MEM(head && next && q->nodes && q->pins);
+	for (uint32_t i = e->places.n; i-- > 0;) {
+		next[i] = head[e->places.at[i]];
+		head[e->places.at[i]] = i;
+	}
 	for (node_id n = 0; n <= e->nodes; n++) {
 		if (n == e->first)
-			q->first = q->nodes.n;
-		for (uint32_t i = q->head[n]; i != NONE; i = q->next[i])
-			TRY(enqueue(e, e->nodes + i, q));
+			q->first = q->n;
+		for (uint32_t i = head[n]; i != NONE; i = next[i])
+			enqueue(e, e->nodes + i, q);
 		if (n == e->end)
-			q->end = q->nodes.n;
+			q->end = q->n;
 		if (n < e->nodes)
-			TRY(enqueue(e, n, q));
+			enqueue(e, n, q);
 	}
 	return CLV_OK;
-}
-
-typedef struct maker {
-	plan *p;
-	node_id now;
-} maker;
-
-static void made_by(void *ctx, value_id v)
-{
-	maker *m = ctx;
-	m->p->values.at[v].def = m->now;
-	m->p->intern->ordinal.at[v] = m->p->intern->nresults++;
-}
-
-/* Results of nodes that went are made by nobody. */
-static void number_results(plan *p)
-{
-	maker m = {p, 0};
-	for (value_id v = 0; v < p->values.n; v++) {
-		p->values.at[v].def = NONE;
-		if (p->values.at[v].kind == VALUE_RESULT)
-			p->intern->ordinal.at[v] = NONE;
-	}
-	p->intern->nresults = 0;
-	for (; m.now < p->nodes.n; m.now++)
-		node_each_result(p, m.now, made_by, &m);
-}
-
-static clv_status apply(edit *e, queue *q)
-{
-	TRY(queue_new(e, q));
-	for (node_id n = 0; n < e->p->nodes.n; n++)
-		if (n >= e->nodes || (n >= e->first && n < e->end))
-			exchange_values(e, n);
-	TRY(exchange_memory(e));
-	TRY(line_up(e, q));
-	/* There are as many or less than now. */
-	if (q->nodes.n) {
-		memcpy(e->p->nodes.at, q->nodes.at, q->nodes.n * sizeof *q->nodes.at);
-		memcpy(e->pins.at, q->pins.at, q->nodes.n * sizeof *q->pins.at);
-	}
-	e->p->nodes.n = e->pins.n = q->nodes.n;
-	e->first = q->first;
-	e->end = q->end;
-	number_results(e->p);
-	TRY(plan_verify(e->p));
-	return start_over(e);
 }
 
 clv_status edit_apply(edit *e)
@@ -461,9 +406,22 @@ clv_status edit_apply(edit *e)
 	queue q = {0};
 	if (!e->changed)
 		return CLV_OK;
-	clv_status st = apply(e, &q);
-	queue_free(&q);
-	return st;
+	for (node_id n = 0; n < e->p->nodes.n; n++)
+		if (n >= e->nodes || (n >= e->first && n < e->end))
+			exchange_values(e, n);
+	TRY(exchange_memory(e));
+	TRY(line_up(e, &q));
+	/* There are as many or less than now. */
+	if (q.n) {
+		memcpy(e->p->nodes.at, q.nodes, q.n * sizeof *q.nodes);
+		memcpy(e->pins.at, q.pins, q.n * sizeof *q.pins);
+	}
+	e->p->nodes.n = e->pins.n = q.n;
+	e->first = q.first;
+	e->end = q.end;
+	number_results(e->p);
+	TRY(plan_verify(e->p));
+	return start_over(e);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -497,15 +455,8 @@ value_id edit_result(const edit *e, node_id n)
 
 clv_status edit_like(edit *e, value_id v, value_id *out)
 {
-	plan *p = e->p;
-	const value *x = &p->values.at[v];
-	expr_id *shape = mem_alloc((x->ndim + 1) * sizeof *shape); /* adding a tensor moves the plan's own */
-	char *device = mem_strdup(plan_s(p, x->device), strlen(plan_s(p, x->device)));
-	if (shape && x->ndim)
-		memcpy(shape, &p->dims.at[x->shape], x->ndim * sizeof *shape);
-	tensor_spec t = {.dtype = (dtype)x->dtype, .ndim = x->ndim, .shape = shape, .device = device};
-	clv_status st = shape && device ? plan_tensor(p, VALUE_RESULT, NULL, &t, out) : fail_nomem();
-	mem_free(shape);
-	mem_free(device);
-	return st;
+	const value *x = &e->p->values.at[v];
+	tensor_spec t = {.dtype = (dtype)x->dtype, .ndim = x->ndim, .shape = vec_from(&e->p->dims, x->shape)};
+	t.device = plan_s(e->p, x->device);
+	return plan_tensor(e->p, VALUE_RESULT, NULL, &t, out);
 }

@@ -1,13 +1,15 @@
-/* Changes to a plan. An edit holds a copy of it and a range of nodes; a pass says what goes, what comes and what is read
- * instead of what, and edit_apply puts it all in place at once. Until then ids of nodes stay what they were; ids of values
- * stay for good, new ones follow them, so that what is kept beside a plan by value goes with the edited one.
+/* Edits a plan: passes remove, insert and replace nodes.
+ * An edit holds a copy of it and a range of nodes; a pass says what goes, what comes and what is read instead of what,
+ * and edit_apply puts it all in place at once. Until then ids of nodes stay what they were; ids of values stay for good,
+ * new ones follow them, so that data kept by value id fits the edited plan too.
  *
  * What leaves the range (the output tree, rebinds, arguments of other nodes) keeps its values: those cannot be read
- * instead of, only be made by another node. So do pinned nodes, which somebody else holds on to: they stay as they are
+ * instead of, only be made by another node. So do pinned nodes, which other code refers to: they stay as they are
  * and together, and for the others they are outside. */
 #ifndef PLAN_EDIT_H
 #define PLAN_EDIT_H
 
+#include "base/arena.h"
 #include "plan/ops.h"
 
 /* Nodes first … end-1. */
@@ -37,6 +39,7 @@ typedef struct edit {
 	VEC(value_id) instead; /* per value: what is read instead; itself */
 	VEC(uint32_t) pins;    /* per node: the pinned span that it is of; NONE */
 	bool changed;          /* since the last edit_apply */
+	arena scratch;         /* see edit_array */
 } edit;
 
 clv_status edit_new(const plan *p, node_id first, node_id end, edit *out); /* caller calls edit_free, also on failure */
@@ -46,24 +49,26 @@ clv_status edit_pin(edit *e, const node_span *spans, uint32_t n);
 bool edit_pinned(const edit *e, node_id n);
 void edit_spans(const edit *e, node_span *out); /* where those that were pinned are now; as many */
 
+/* Arrays that a pass needs until it ends: n zeros, n times NONE; NULL: out of memory. edit_release frees them all. */
+void *edit_array(edit *e, size_t n, size_t element);
+uint32_t *edit_ids(edit *e, size_t n);
+void edit_release(edit *e);
+
 clv_status edit_remove(edit *e, node_id n);
 /* A new node before node `before`, or before the pinned ones around it; after all others that were put there. Results that other nodes had may be its own
    once these nodes are removed. */
 clv_status edit_insert(edit *e, node_id before, const node_spec *s, node_id *out);
 /* Nodes of the range, also those that were added, read `other` instead of v, which is not kept. */
 clv_status edit_read_instead(edit *e, value_id v, value_id other);
-/* v becomes the first on the memory that the value had which it is a view of: that one goes. Who wrote it writes v. */
+/* v becomes the first on the memory that the value had which it is a view of: that one goes. Nodes that wrote it write v. */
 void edit_take_memory(edit *e, value_id v);
 /* The same at once for all values below n that have an heir; the others have NONE. */
 void edit_take_memories(edit *e, const value_id *heirs, uint32_t n);
 /* Values below n that have a new owner (the others have NONE) are on its memory, with all that was on theirs. */
 void edit_give_memories(edit *e, const value_id *owners, uint32_t n);
-/* Puts changes in place: order, uses, who makes what. Then the plan must verify, and facts are new. */
+/* Puts changes in place: order, uses, definitions. Then the plan must verify, and facts are new. */
 clv_status edit_apply(edit *e);
 
-/* Of a library that comes with torch: it does what its schema says and nothing else. Operators of others may count, log,
-   draw or keep what they get, and no schema tells. */
-bool op_known(const char *op);
 /* The value that argument i is; NONE: it is something else, or there is none. */
 value_id edit_value(const edit *e, node_id n, uint32_t i);
 const arg *edit_arg(const edit *e, node_id n, uint32_t i); /* an ARG_NONE where there is none */

@@ -1,4 +1,5 @@
-/* Effects that a node of its kind has, and this one has not, as its arguments say: dropout that drops nothing draws
+/* Effects that depend on the arguments of a node, not on its operator alone.
+ * Effects that a node of its kind has, and this one has not, as its arguments say: dropout that drops nothing draws
  * nothing, and what is indexed with numbers, not with a mask, has a size that does not depend on data. And those that it
  * may have in one run and not in another: what was a copy at capture is a view where a tensor lies otherwise. */
 #include "plan/ops.h"

@@ -1,4 +1,5 @@
-/* Some nodes of a plan as a plan of their own, with nothing in it that those nodes do not need: equal nodes of different
+/* Extracts a range of nodes as a plan of its own.
+ * Some nodes of a plan as a plan of their own, with nothing in it that those nodes do not need: equal nodes of different
  * models become equal plans.
  *
  * Everything is built anew, in the order of the text: inputs, external values, nodes. Which values share memory is kept: the
@@ -154,13 +155,13 @@ static void copy_result(void *ctx, value_id v)
 
 /* ---- nodes -------------------------------------------------------------------------------------------------------- */
 
-static clv_status copy_args(extractor *x, uint32_t first, uint32_t n, arg *out);
+static clv_status extract_args(extractor *x, uint32_t first, uint32_t n, arg *out);
 
 static clv_status copy_list(extractor *x, const arg *from, arg *out)
 {
 	uint32_t n = from->u.list.n;
 	arg *elements = mem_alloc(n * sizeof *elements + 1);
-	clv_status st = elements ? copy_args(x, from->u.list.first, n, elements) : fail_nomem();
+	clv_status st = elements ? extract_args(x, from->u.list.first, n, elements) : fail_nomem();
 	if (st == CLV_OK)
 		st = plan_list(x->to, elements, n, out);
 	mem_free(elements);
@@ -181,7 +182,7 @@ static clv_status copy_arg(extractor *x, const arg *from, arg *out)
 	}
 }
 
-static clv_status copy_args(extractor *x, uint32_t first, uint32_t n, arg *out)
+static clv_status extract_args(extractor *x, uint32_t first, uint32_t n, arg *out)
 {
 	for (uint32_t i = 0; i < n; i++)
 		TRY(copy_arg(x, &x->from->args.at[first + i], &out[i]));
@@ -226,7 +227,7 @@ static void copy_writes(extractor *x, const node *from, value_id *out)
 }
 
 /* Into these arrays, which have room. */
-static clv_status add_node(extractor *x, const node *from, arg *args, arg *results, value_id *writes)
+static clv_status add_extracted(extractor *x, const node *from, arg *args, arg *results, value_id *writes)
 {
 	node_spec s = {.op = plan_s(x->from, from->op), .args = args, .results = results, .writes = writes};
 	node_id made;
@@ -241,8 +242,8 @@ static clv_status add_node(extractor *x, const node *from, arg *args, arg *resul
 	TRY(copy_context(x, from->context, &s.context));
 	node_each_result(x->from, x->now, copy_result, x);
 	TRY(x->st);
-	TRY(copy_args(x, from->args, from->nargs, args));
-	TRY(copy_args(x, from->results, from->nresults, results));
+	TRY(extract_args(x, from->args, from->nargs, args));
+	TRY(extract_args(x, from->results, from->nresults, results));
 	copy_writes(x, from, writes);
 	return plan_node(x->to, &s, &made);
 }
@@ -252,7 +253,7 @@ static clv_status copy_node(extractor *x)
 	const node *from = &x->from->nodes.at[x->now];
 	arg *args = mem_alloc(((size_t)from->nargs + from->nresults + 1) * sizeof *args);
 	value_id *writes = mem_alloc(((size_t)from->nwrites + 1) * sizeof *writes);
-	clv_status st = args && writes ? add_node(x, from, args, args + from->nargs, writes) : fail_nomem();
+	clv_status st = args && writes ? add_extracted(x, from, args, args + from->nargs, writes) : fail_nomem();
 	mem_free(args);
 	mem_free(writes);
 	return st;
@@ -280,7 +281,7 @@ static clv_status add_trees(extractor *x, const view *v)
 	return CLV_OK;
 }
 
-static clv_status copy_all(extractor *x, const view *v)
+static clv_status extract_all(extractor *x, const view *v)
 {
 	TRY(plan_cstr(x->to, "segment", &x->to->model));
 	x->to->training = x->from->training;
@@ -306,7 +307,7 @@ static clv_status extract(extractor *x, node_id first, node_id end)
 	clv_status st = view_segment(x->from, &l, first, end, &v);
 	liveness_free(&l);
 	TRY(st);
-	st = copy_all(x, &v);
+	st = extract_all(x, &v);
 	view_free(&v);
 	return st;
 }
@@ -362,7 +363,7 @@ typedef struct orderly {
 	bool yes;
 } orderly;
 
-static void follow(void *ctx, value_id v)
+static void check_ascending(void *ctx, value_id v)
 {
 	orderly *o = ctx;
 	o->yes &= v >= o->next;
@@ -373,8 +374,8 @@ bool plan_in_text_order(const plan *p)
 {
 	orderly o = {0, true};
 	for (uint32_t i = 0; i < p->inputs.n; i++)
-		follow(&o, p->inputs.at[i]);
+		check_ascending(&o, p->inputs.at[i]);
 	for (node_id n = 0; n < p->nodes.n && o.yes; n++)
-		node_each_result(p, n, follow, &o);
+		node_each_result(p, n, check_ascending, &o);
 	return o.yes;
 }

@@ -1,4 +1,5 @@
-/* One symbol at a time: along each symbol the points that differ in it alone must follow
+/* Fits an integer formula to a number that was seen at several sizes.
+ * One symbol at a time: along each symbol the points that differ in it alone must follow
  *
  *     constant,  a*B+b,  a*((B+b)//d)+c,  a*((B+b)%d)+c,  a*B*B+b*B+c,  min or max of a*B+b and c
  *
@@ -80,7 +81,7 @@ static bool affine_in(const line *l, const int64_t *t, int64_t *a, int64_t *b)
 	return true;
 }
 
-static bool is_constant(const line *l)
+static bool is_level(const line *l)
 {
 	for (uint32_t i = 1; i < l->n; i++)
 		if (l->y[i] != l->y[0])
@@ -171,8 +172,7 @@ static clv_status fit_division(plan *p, const line *l, expr_id x, expr_op op, ex
 	if (l->n < 5)
 		return CLV_OK;
 	int64_t *t = mem_alloc(l->n * sizeof *t);
-	if (!t)
-		return fail_nomem();
+	TRY_MEM(t);
 	/* Strides of convolutions multiply up to powers of two: where few points leave a choice, one of them it is. */
 	for (int64_t d = 2; d <= DIVISOR_MAX && *out == NONE && st == CLV_OK; d *= 2)
 		st = fit_divisor(p, l, x, op, d, t, out);
@@ -260,7 +260,7 @@ static clv_status fit_line(plan *p, const line *l, expr_id *out)
 {
 	expr_id x;
 	*out = NONE;
-	if (is_constant(l))
+	if (is_level(l))
 		return expr_const(p, l->y[0], out);
 	TRY(expr_sym(p, l->s, &x));
 	TRY(fit_affine(p, l, x, out));
@@ -330,7 +330,7 @@ static bool explains(const fitting *f, expr_id e)
 	return true;
 }
 
-static void offer(fitting *f, expr_id e)
+static void offer_int(fitting *f, expr_id e)
 {
 	if (f->found == NONE && e != NONE && explains(f, e))
 		f->found = e;
@@ -347,7 +347,7 @@ static clv_status offer_sum(fitting *f, const expr_id *parts, uint32_t n)
 		return CLV_OK;
 	TRY(expr_const(f->p, extra, &k));
 	TRY(expr_make(f->p, EXPR_SUB, sum, k, &sum));
-	offer(f, sum);
+	offer_int(f, sum);
 	return CLV_OK;
 }
 
@@ -362,12 +362,12 @@ static clv_status offer_product(fitting *f, const expr_id *parts, uint32_t n)
 		TRY(expr_make(f->p, EXPR_MUL, product, parts[i], &product));
 		TRY(expr_make(f->p, EXPR_FLOORDIV, product, k, &product));
 	}
-	offer(f, product);
+	offer_int(f, product);
 	return CLV_OK;
 }
 
 /* (part - y0) // g: how far the part of one symbol is from the base point, in its smallest steps; g in *step */
-static clv_status distance(const fitting *f, expr_id part, symbol_id s, int64_t *step, expr_id *out)
+static clv_status distance_from_base(const fitting *f, expr_id part, symbol_id s, int64_t *step, expr_id *out)
 {
 	int64_t g = 0, y;
 	for (uint32_t i = 0; i < f->points->n; i++) {
@@ -440,7 +440,7 @@ static clv_status offer_products(fitting *f, const expr_id *parts, uint32_t n)
 	for (uint32_t k = 0; k < n; k++) {
 		int64_t step = 0;
 		expr_id c, term;
-		TRY(distance(f, parts[k], f->moving[k], &step, &v[k]));
+		TRY(distance_from_base(f, parts[k], f->moving[k], &step, &v[k]));
 		if (!step)
 			return CLV_OK;
 		TRY(expr_const(f->p, step, &c));
@@ -451,7 +451,7 @@ static clv_status offer_products(fitting *f, const expr_id *parts, uint32_t n)
 		for (uint32_t mask = 0; mask < 1u << n && sum != NONE; mask++)
 			if ((uint32_t)__builtin_popcount(mask) == bits)
 				TRY(add_product(f, v, n, mask, &sum));
-	offer(f, sum);
+	offer_int(f, sum);
 	return CLV_OK;
 }
 
@@ -461,7 +461,7 @@ static uint32_t find_moving(fitting *f, int64_t *scratch)
 	uint32_t n = 0;
 	for (symbol_id s = 0; s < f->points->nsymbols; s++) {
 		line l = line_of(f, s, false, scratch);
-		if (!is_constant(&l))
+		if (!is_level(&l))
 			f->moving[n++] = s;
 	}
 	return n;
@@ -495,7 +495,7 @@ static clv_status offer_single(fitting *f, int64_t *scratch)
 			continue;
 		line l = line_of(f, s, true, scratch);
 		TRY(fit_line(f->p, &l, &e));
-		offer(f, e);
+		offer_int(f, e);
 	}
 	return CLV_OK;
 }
@@ -559,7 +559,7 @@ static clv_status offer_data(fitting *f, int64_t *scratch)
 		if (s >= f->p->symbols.n || !f->p->symbols.at[s].data)
 			continue;
 		TRY(fit_line(f->p, &l, &e));
-		offer(f, e);
+		offer_int(f, e);
 	}
 	return CLV_OK;
 }

@@ -1,4 +1,5 @@
-/* Floats that follow the sizes. A formula is a chain of operations on one integer expression E:
+/* Fits a float formula to a number that was seen at several sizes.
+ * A formula is a chain of operations on one integer expression E:
  *
  *     E,  1/E,  E/3,  sqrt(E),  1/sqrt(E),  E**-0.5,  log(E),  1-1/E, …         all numbers known
  *     a*g(E),  a/g(E),  g(E)/a,  a+g(E),  a-g(E),  a**E,  E**a                  one number a, found from a point
@@ -6,7 +7,7 @@
  *
  * Without a free number the chain is undone at every point, which gives integers for fit_int; with one, E is a size
  * that the plan already has. Every candidate must give the same bits at every point. Where two do, they must also
- * agree over the ranges of the symbols: a last bit that differs at a size nobody saw would be a wrong number. */
+ * agree over the ranges of the symbols: a last bit that differs at a size that was not seen would be a wrong number. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,7 +132,7 @@ static double back(const chain *c, double y)
 }
 
 /* About the number that makes y of x. */
-static double solve(const link *s, double x, double y)
+static double solve_number(const link *s, double x, double y)
 {
 	switch (s->op) {
 	case REAL_MUL: return y / x;
@@ -181,7 +182,7 @@ static bool explains(const real_fit *f, real_id r)
 	return true;
 }
 
-static void offer(real_fit *f, real_id r)
+static void offer_real(real_fit *f, real_id r)
 {
 	for (uint32_t i = 0; i < f->nfound; i++)
 		if (f->found[i] == r)
@@ -224,7 +225,7 @@ static bool has_square(const plan *p, expr_id e)
 	return has_square(p, x->a) || has_square(p, x->b);
 }
 
-/* sqrt(1/(B*B)) is 1/B but for a last bit here and there; nobody writes it, and it would put 1/B in doubt. */
+/* sqrt(1/(B*B)) is 1/B but for a last bit here and there; it is not written, and it would put 1/B in doubt. */
 static bool far_fetched(const plan *p, const chain *c, expr_id e)
 {
 	bool root = false;
@@ -244,7 +245,7 @@ static clv_status try_known(real_fit *f, const chain *c)
 	if (e == NONE || expr_is_const(f->p, e, &k) || far_fetched(f->p, c, e))
 		return CLV_OK;
 	TRY(make_chain(f->p, c, e, &r));
-	offer(f, r);
+	offer_real(f, r);
 	return CLV_OK;
 }
 
@@ -312,7 +313,7 @@ static clv_status add_sum(real_fit *f, expr_id e, int64_t k)
 	return CLV_OK;
 }
 
-static clv_status add_symbols(real_fit *f)
+static clv_status add_symbol_sizes(real_fit *f)
 {
 	for (symbol_id s = 0; s < f->points->nsymbols; s++) {
 		expr_id e, other, product;
@@ -358,7 +359,7 @@ static clv_status try_number(real_fit *f, expr_id e, const chain *inner, link s)
 	}
 	TRY(make_chain(f->p, inner, e, &r));
 	TRY(make_link(f->p, &s, r, &r));
-	offer(f, r);
+	offer_real(f, r);
 	return CLV_OK;
 }
 
@@ -397,7 +398,7 @@ static clv_status try_free(real_fit *f, expr_id e, const chain *inner)
 		uint32_t k = 0; /* a point whose y can be divided by */
 		while (k + 1 < f->points->n && (f->in[k] == 0 || f->in[k] == 1 || f->y[k] == 0))
 			k++;
-		TRY(try_near(f, e, inner, FREE[i], solve(&FREE[i], f->in[k], f->y[k])));
+		TRY(try_near(f, e, inner, FREE[i], solve_number(&FREE[i], f->in[k], f->y[k])));
 	}
 	return CLV_OK;
 }
@@ -420,13 +421,13 @@ static clv_status try_quotient(real_fit *f, expr_id below)
 	TRY(real_int(f->p, above, &x));
 	TRY(real_int(f->p, below, &y));
 	TRY(real_make(f->p, REAL_DIV, x, y, &r));
-	offer(f, r);
+	offer_real(f, r);
 	return CLV_OK;
 }
 
 static clv_status try_sizes(real_fit *f)
 {
-	TRY(add_symbols(f));
+	TRY(add_symbol_sizes(f));
 	TRY(add_inputs(f));
 	for (uint32_t i = 0; i < f->nsizes; i++) {
 		(void)ints_at(f, f->sizes[i], f->ints);
@@ -489,7 +490,7 @@ static void decide(const real_fit *f, fit_doubt *doubt, real_id *out)
 		*out = NONE;
 }
 
-static bool is_constant(const real_fit *f)
+static bool all_same_bits(const real_fit *f)
 {
 	for (uint32_t i = 1; i < f->points->n; i++)
 		if (!same_bits(f->y[i], f->y[0]))
@@ -516,7 +517,7 @@ clv_status fit_real(plan *p, const fit_points *points, const double *y, fit_roun
 	doubt->is = false;
 	if (!points->n || points->nsymbols > p->symbols.n)
 		return fail(CLV_E_INVALID, "nothing to fit");
-	if (is_constant(&f))
+	if (all_same_bits(&f))
 		return real_const(p, y[0], out);
 	f.ints = mem_alloc(points->n * sizeof *f.ints);
 	f.in = mem_alloc(points->n * sizeof *f.in);

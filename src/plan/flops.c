@@ -1,4 +1,5 @@
-/* Operators are recorded above autograd, so convolutions, linear layers and attention are each one node; a short table
+/* Estimates the work of a node from its shapes.
+ * Operators are recorded above autograd, so convolutions, linear layers and attention are each one node; a short table
  * of formulas covers what matters, and the rest is counted by elements. */
 #include "plan/flops.h"
 

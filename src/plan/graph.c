@@ -1,5 +1,6 @@
-/* The nodes and values of a plan, and views of it, for callers of cleave.h: everything is described once, when the graph is
- * made, so that what is given out is borrowed and stays. */
+/* The nodes, values and views of a plan, for callers of cleave.h.
+ * The nodes and values of a plan, and views of it, for callers of cleave.h: everything is described once, when the graph
+ * is made, so that what is given out is borrowed and stays. */
 #include "base/arena.h"
 #include "base/options.h"
 #include "plan/ops.h"
@@ -18,11 +19,6 @@ struct clv_graph {
 };
 
 typedef struct clv_graph graph;
-
-static void *take(graph *g, size_t count, size_t elem)
-{
-	return count < SIZE_MAX / elem ? arena_alloc(&g->arena, (count + 1) * elem) : NULL;
-}
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
@@ -43,9 +39,8 @@ static clv_status list(graph *g, node_id n, each_fn *each, const uint32_t **out,
 {
 	*n_out = 0;
 	each(g->p, n, count_one, n_out);
-	uint32_t *at = take(g, *n_out, sizeof *at);
-	if (!at)
-		return fail_nomem();
+	uint32_t *at = arena_array(&g->arena, *n_out, sizeof *at);
+	TRY_MEM(at);
 	*out = at;
 	each(g->p, n, put_one, &at);
 	return CLV_OK;
@@ -93,9 +88,8 @@ static const char *const type_names[] = {
 
 static clv_status keep_dims(graph *g, const value *x, clv_value *out)
 {
-	const char **dims = take(g, x->ndim, sizeof *dims);
-	if (!dims)
-		return fail_nomem();
+	const char **dims = arena_array(&g->arena, x->ndim, sizeof *dims);
+	TRY_MEM(dims);
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		strbuf b = STRBUF_INIT;
 		expr_print(g->p, g->p->dims.at[x->shape + i], &b);
@@ -132,9 +126,8 @@ static clv_status describe_value(graph *g, value_id v, const liveness *l)
 static clv_status keep_ties(graph *g)
 {
 	const plan *p = g->p;
-	const char **all = take(g, p->ties.n, sizeof *all);
-	if (!all)
-		return fail_nomem();
+	const char **all = arena_array(&g->arena, p->ties.n, sizeof *all);
+	TRY_MEM(all);
 	for (uint32_t i = 0; i < p->ties.n; i++)
 		g->values[p->ties.at[i].value].ntied++;
 	for (value_id v = 0; v < p->values.n; v++) {
@@ -151,7 +144,7 @@ static clv_status keep_ties(graph *g)
 
 /* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
-static clv_status describe(graph *g, const liveness *l)
+static clv_status describe_all(graph *g, const liveness *l)
 {
 	for (node_id i = 0; i < g->p->nodes.n; i++)
 		TRY(describe_node(g, i));
@@ -160,16 +153,15 @@ static clv_status describe(graph *g, const liveness *l)
 	return keep_ties(g);
 }
 
-static clv_status fill(graph *g)
+static clv_status fill_graph(graph *g)
 {
 	liveness l;
 	TRY(node_names_new(g->p, &g->names));
-	g->nodes = take(g, g->p->nodes.n, sizeof *g->nodes);
-	g->values = take(g, g->p->values.n, sizeof *g->values);
-	if (!g->nodes || !g->values)
-		return fail_nomem();
+	g->nodes = arena_array(&g->arena, g->p->nodes.n, sizeof *g->nodes);
+	g->values = arena_array(&g->arena, g->p->values.n, sizeof *g->values);
+	TRY_MEM(g->nodes && g->values);
 	TRY(liveness_new(g->p, &l));
-	clv_status st = describe(g, &l);
+	clv_status st = describe_all(g, &l);
 	liveness_free(&l);
 	return st;
 }
@@ -179,10 +171,9 @@ clv_status clv_graph_create(const clv_plan *p, clv_graph **out)
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_graph_create needs a plan and a place for the graph");
 	graph *g = mem_alloc(sizeof *g);
-	if (!g)
-		return fail_nomem();
+	TRY_MEM(g);
 	g->p = p;
-	clv_status st = fill(g);
+	clv_status st = fill_graph(g);
 	if (st == CLV_OK)
 		*out = g;
 	else
@@ -247,8 +238,7 @@ clv_status clv_view_create(const clv_plan *p, uint32_t first, uint32_t end, clv_
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_view_create needs a plan and a place for the view");
 	clv_view *made = mem_alloc(sizeof *made);
-	if (!made)
-		return fail_nomem();
+	TRY_MEM(made);
 	clv_status st = view_range(p, first, end ? end : p->nodes.n, &made->v);
 	made->v.p = NULL; /* what is kept are numbers: it lives on its own */
 	if (st == CLV_OK)

@@ -152,8 +152,7 @@ static clv_status inspect_kind(const plan *p, value_kind kind, const char *title
 static clv_status inspect_externals(const plan *p, strbuf *b)
 {
 	int64_t *syms = mem_alloc(p->symbols.n * sizeof *syms);
-	if (!syms)
-		return fail_nomem();
+	TRY_MEM(syms);
 	for (uint32_t i = 0; i < p->symbols.n; i++)
 		syms[i] = p->symbols.at[i].lo;
 	clv_status st;
@@ -180,8 +179,7 @@ static int by_count(const void *x, const void *y)
 clv_status count_ops(const plan *p, op_count **out, uint32_t *n_out)
 {
 	op_count *c = mem_alloc(p->strs.n * sizeof *c);
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	for (str_id s = 0; s < p->strs.n; s++)
 		c[s].op = s;
 	for (node_id n = 0; n < p->nodes.n; n++)
@@ -271,8 +269,7 @@ static void print_modes(const plan *p, const context *c, strbuf *b)
 static clv_status inspect_contexts(const plan *p, strbuf *b)
 {
 	uint32_t *used = mem_alloc(p->contexts.n * sizeof *used);
-	if (!used)
-		return fail_nomem();
+	TRY_MEM(used);
 	for (node_id n = 0; n < p->nodes.n; n++)
 		used[p->nodes.at[n].context]++;
 	const char *title = "contexts";
@@ -291,18 +288,6 @@ static clv_status inspect_contexts(const plan *p, strbuf *b)
 }
 
 /* ---- guards ----------------------------------------------------------------------------------------------------- */
-
-static void print_place(const plan *p, const node *n, strbuf *b)
-{
-	if (n->scope != NONE && str_at(p, p->scopes.at[n->scope].path)->n) {
-		strbuf_puts(b, " in ");
-		print_plain(p, p->scopes.at[n->scope].path, b);
-	}
-	if (n->at != NONE) {
-		strbuf_puts(b, " at ");
-		print_plain(p, n->at, b);
-	}
-}
 
 static void print_guard(const plan *p, value_id v, strbuf *b)
 {
@@ -381,7 +366,7 @@ static void add_guard_line(void *ctx, node_id n, const char *text, size_t length
 		return;
 	strbuf_printf(g->b, "  %s: ", node_name(g->names, n));
 	strbuf_add(g->b, text, length);
-	print_place(g->p, &g->p->nodes.at[n], g->b);
+	place_print(g->p, n, g->b);
 	strbuf_putc(g->b, '\n');
 }
 

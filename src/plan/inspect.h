@@ -1,4 +1,4 @@
-/* Parts of the inspect page, for those who say more about a plan or say it in another form. */
+/* Parts of the inspect page, shared with the JSON form and the report. */
 #ifndef PLAN_INSPECT_H
 #define PLAN_INSPECT_H
 

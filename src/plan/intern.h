@@ -1,4 +1,4 @@
-/* What build.c keeps beside the plan's arrays, and the limits that the plan's functions share.
+/* Private tables of a plan: interned strings, names and numbers; and limits that its functions share.
  *
  * Only files of this folder include it. Nothing here is part of what a plan means: it can all be derived from the
  * arrays, and makes building and printing linear. */
@@ -63,25 +63,13 @@ bool real_apply(real_op op, double x, double y, double *out);
 void word_print(strbuf *b, const str *s, bool (*bare)(char));
 void node_print_modes(const plan *p, const node *n, strbuf *b);
 
-/* same.c. Two plans, and how their values correspond: by label, unless `same` says so. */
-typedef struct pair {
-	const plan *a, *b;
-	bool (*same)(void *ctx, value_id a, value_id b); /* or NULL */
-	void *ctx;
-	const struct expr_values *at_a, *at_b; /* sizes are compared as they are in one call; NULL: as formulas */
-} pair;
+/* literal.c. A leaf of a tree as an argument that holds the same; false: it is a container, bytes or opaque. */
+bool leaf_as_arg(const tree *t, arg *out);
 
-/* Every expression of a plan in one call. */
-typedef struct expr_values {
-	int64_t *value;
-	bool *defined;
-} expr_values;
+/* build.c. Numbers all results in the order of their nodes; a result of no node has no number. */
+void number_results(plan *p);
 
-bool pair_str(const pair *q, str_id a, str_id b);
-bool pair_arg(const pair *q, const arg *x, const arg *y, unsigned depth); /* depth: 0 */
-bool pair_dims(const pair *q, uint32_t a, uint32_t b, uint32_t n);        /* NONE equals NONE */
-bool pair_context(const pair *q, context_id a, context_id b);
-bool pair_leaf(const pair *q, const tree *x, const tree *y);
+bool ties_sorted(const plan *p); /* print.c: by value */
 
 static inline const str *str_at(const plan *p, str_id s)
 {

@@ -1,9 +1,10 @@
-/* Characters of plan text. */
+/* The lexer of plan text. */
 #include "plan/lex.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "base/digest.h"
 #include "base/number.h"
 #include "plan/words.h"
 
@@ -140,13 +141,9 @@ bool lex_take_word(lexer *l, const char *word)
 
 /* ---- strings ---------------------------------------------------------------------------------------------------- */
 
-static int hex_digit(char c)
+static int any_hex_digit(char c)
 {
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+	return hex_digit(c >= 'A' && c <= 'F' ? (char)(c - 'A' + 'a') : c);
 }
 
 /* After a backslash. */
@@ -158,8 +155,8 @@ static clv_status lex_escape(lexer *l)
 		strbuf_putc(&l->scratch, c);
 	} else if (c == 'n' || c == 't') {
 		strbuf_putc(&l->scratch, c == 'n' ? '\n' : '\t');
-	} else if (c == 'x' && l->end - l->at >= 2 && hex_digit(l->at[0]) >= 0 && hex_digit(l->at[1]) >= 0) {
-		strbuf_putc(&l->scratch, (char)(hex_digit(l->at[0]) << 4 | hex_digit(l->at[1])));
+	} else if (c == 'x' && l->end - l->at >= 2 && any_hex_digit(l->at[0]) >= 0 && any_hex_digit(l->at[1]) >= 0) {
+		strbuf_putc(&l->scratch, (char)(any_hex_digit(l->at[0]) << 4 | any_hex_digit(l->at[1])));
 		l->at += 2;
 	} else {
 		return lex_fail(l, start, "unknown escape; a string has \\\" \\\\ \\n \\t and \\xHH");
@@ -187,8 +184,7 @@ clv_status lex_string(lexer *l, slice *out)
 		return lex_fail(l, start, "the string is not closed in its line");
 	l->at++;
 	strbuf_putc(&l->scratch, '\0');
-	if (l->scratch.failed)
-		return fail_nomem();
+	TRY_MEM(!l->scratch.failed);
 	*out = (slice){l->scratch.at, l->scratch.n - 1};
 	return CLV_OK;
 }
@@ -310,7 +306,6 @@ clv_status lex_float(lexer *l, double *out)
 	l->scratch.n = 0;
 	strbuf_add(&l->scratch, s.s, s.n);
 	strbuf_putc(&l->scratch, '\0');
-	if (l->scratch.failed)
-		return fail_nomem();
+	TRY_MEM(!l->scratch.failed);
 	return number_parse(l->scratch.at, out) ? CLV_OK : lex_fail(l, s.s, "the number is too large for a double");
 }

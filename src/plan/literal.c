@@ -1,5 +1,5 @@
-/* The inside of statements: values, expressions, arguments, trees. Recursion is bounded by NEST_LIMIT and
- * EXPR_LIMIT, the same bounds that the builder and the verifier keep. */
+/* Parses the inside of statements: values, expressions, arguments, trees.
+ * Recursion is bounded by NEST_LIMIT and EXPR_LIMIT, the same bounds that the builder and the verifier keep. */
 #include "plan/parse.h"
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
@@ -458,31 +458,24 @@ clv_status parse_arg(parser *ps, unsigned depth, arg *out)
 
 /* ---- trees ------------------------------------------------------------------------------------------------------ */
 
-static clv_status leaf_from_arg(parser *ps, const char *start, const arg *a, tree *t)
+enum { NO_LEAF = UINT8_MAX };
+
+/* By arg_kind: the leaf of a tree that holds the same. */
+static const uint8_t leaf_kinds[] = {
+	[ARG_NONE] = TREE_NONE, [ARG_VALUE] = TREE_VALUE,     [ARG_INT] = TREE_INT,   [ARG_FLOAT] = TREE_FLOAT,
+	[ARG_BOOL] = TREE_BOOL, [ARG_COMPLEX] = TREE_COMPLEX, [ARG_STR] = TREE_STR,   [ARG_REAL] = TREE_REAL,
+	[ARG_DTYPE] = NO_LEAF,  [ARG_LAYOUT] = NO_LEAF,       [ARG_MEMFMT] = NO_LEAF, [ARG_DEVICE] = NO_LEAF,
+	[ARG_LIST] = NO_LEAF};
+
+bool leaf_as_arg(const tree *t, arg *out)
 {
-	static const tree_kind kinds[] = {
-		[ARG_NONE] = TREE_NONE, [ARG_VALUE] = TREE_VALUE,     [ARG_INT] = TREE_INT, [ARG_FLOAT] = TREE_FLOAT,
-		[ARG_BOOL] = TREE_BOOL, [ARG_COMPLEX] = TREE_COMPLEX, [ARG_STR] = TREE_STR, [ARG_REAL] = TREE_REAL};
-	if ((a->kind > ARG_STR && a->kind != ARG_REAL) || a->wrapped)
-		return lex_fail(&ps->l, start, "this cannot stand in a tree of inputs or outputs");
-	t->kind = (uint8_t)kinds[a->kind];
-	if (a->kind == ARG_VALUE)
-		t->u.v = a->u.v;
-	else if (a->kind == ARG_INT)
-		t->u.e = a->u.e;
-	else if (a->kind == ARG_FLOAT)
-		t->u.f = a->u.f;
-	else if (a->kind == ARG_REAL)
-		t->u.r = a->u.r;
-	else if (a->kind == ARG_BOOL)
-		t->u.b = a->u.b;
-	else if (a->kind == ARG_STR)
-		t->u.s = a->u.s;
-	else if (a->kind == ARG_COMPLEX) {
-		t->u.c.re = a->u.c.re;
-		t->u.c.im = a->u.c.im;
+	for (uint8_t kind = ARG_NONE; kind <= ARG_REAL; kind++) {
+		if (leaf_kinds[kind] == t->kind) {
+			*out = (arg){.kind = kind, .u = t->u};
+			return true;
+		}
 	}
-	return CLV_OK;
+	return false;
 }
 
 static clv_status parse_tree_string(parser *ps, tree_kind kind, trees *out)
@@ -561,8 +554,8 @@ clv_status parse_tree(parser *ps, unsigned depth, trees *out)
 		return parse_tree_string(ps, TREE_BYTES, out);
 	}
 	arg a;
-	tree t = {.kind = TREE_NONE};
 	TRY(parse_arg(ps, depth, &a));
-	TRY(leaf_from_arg(ps, start, &a, &t));
-	return vec_push(out, t);
+	if (leaf_kinds[a.kind] == NO_LEAF || a.wrapped)
+		return lex_fail(&ps->l, start, "this cannot stand in a tree of inputs or outputs");
+	return vec_push(out, ((tree){.kind = leaf_kinds[a.kind], .u = a.u}));
 }

@@ -24,6 +24,20 @@ void node_each_result(const plan *p, node_id n, value_fn f, void *ctx)
 	each_value(p, p->nodes.at[n].results, p->nodes.at[n].nresults, 0, f, ctx);
 }
 
+void node_each_use(const plan *p, node_id n, value_fn f, void *ctx)
+{
+	node_each_arg(p, n, f, ctx);
+	for (uint32_t i = 0; i < p->nodes.at[n].nwrites; i++)
+		f(ctx, p->ids.at[p->nodes.at[n].writes + i]);
+}
+
+void plan_each_output(const plan *p, value_fn f, void *ctx)
+{
+	for (uint32_t i = 0; i < p->out_tree.n; i++)
+		if (p->out_tree.at[i].kind == TREE_VALUE)
+			f(ctx, p->out_tree.at[i].u.v);
+}
+
 typedef struct walker {
 	node_id *last;
 	node_id now;
@@ -40,17 +54,10 @@ static void use(void *ctx, value_id v)
 static clv_status last_uses(const plan *p, walker *w)
 {
 	w->last = mem_ids(p->values.n);
-	if (!w->last)
-		return fail_nomem();
-	for (w->now = 0; w->now < p->nodes.n; w->now++) {
-		const node *n = &p->nodes.at[w->now];
-		node_each_arg(p, w->now, use, w);
-		for (uint32_t i = 0; i < n->nwrites; i++)
-			use(w, p->ids.at[n->writes + i]);
-	}
-	for (uint32_t i = 0; i < p->out_tree.n; i++)
-		if (p->out_tree.at[i].kind == TREE_VALUE)
-			use(w, p->out_tree.at[i].u.v);
+	TRY_MEM(w->last);
+	for (w->now = 0; w->now < p->nodes.n; w->now++)
+		node_each_use(p, w->now, use, w);
+	plan_each_output(p, use, w);
 	return CLV_OK;
 }
 
@@ -88,8 +95,7 @@ static void find_places(const plan *p, const node_id *last, node_id *writer, nod
 static clv_status rebind_uses(const plan *p, node_id *last, node_id *places)
 {
 	node_id *writer = mem_ids(p->values.n);
-	if (!writer)
-		return fail_nomem();
+	TRY_MEM(writer);
 	for (uint32_t i = 0; i < p->rebinds.n; i++) /* a tensor of the model under another name: see rebind_places */
 		if (is_external(p->values.at[p->rebinds.at[i].value].kind))
 			last[p->rebinds.at[i].value] = p->nodes.n;

@@ -67,8 +67,7 @@ static clv_status try_name(node_names *t, base *b, node_id n, bool *taken)
 	b->next++;
 	size_t len = t->text.n - start;
 	strbuf_putc(&t->text, '\0');
-	if (t->text.failed)
-		return fail_nomem();
+	TRY_MEM(!t->text.failed);
 	const char *s = t->text.at + start;
 	uint32_t hash = hash_bytes(s, len, (uintptr_t)t);
 	*taken = table_find(&t->by_name, hash, name_same, &(name_key){t, s, len}) != TABLE_NONE;
@@ -94,8 +93,7 @@ static clv_status name_all(node_names *t, const plan *p)
 clv_status node_names_new(const plan *p, node_names **out)
 {
 	node_names *t = mem_alloc(sizeof *t);
-	if (!t)
-		return fail_nomem();
+	TRY_MEM(t);
 	clv_status st = name_all(t, p);
 	vec_free(&t->bases);
 	table_free(&t->by_base);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define ELEMENTWISE .strides = STRIDES_EVERY, .batch = 1
+#define ELEMENTWISE .strides = STRIDES_EVERY, .row_independent = 1
 #define WRITES .writes = true
 #define VIEW(how) .view = VIEW_##how
 #define NEW .fresh = true
@@ -14,7 +14,7 @@
 #define FORMATS .formats = true
 #define NORM .norm = true
 #define GAPS(how) .gaps = GAPS_##how
-#define BATCH(dimensions) .batch = dimensions
+#define BATCH(dimensions) .row_independent = dimensions
 #define SWITCH(...) .off = {__VA_ARGS__}
 #define HOST .host = true
 #define STATISTICS .statistics = true
@@ -75,6 +75,16 @@ uint16_t op_find(const char *text)
 			return (uint16_t)(OP_UNKNOWN + r->memory);
 	}
 	return OP_UNKNOWN;
+}
+
+bool op_known(const char *text)
+{
+	static const char *const spaces[] = {"aten", "mkl", "mkldnn", "onednn", "prims", "quantized", "torchvision"};
+	op_name o = op_split(text);
+	for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
+		if (op_in(&o, spaces[i]))
+			return true;
+	return false;
 }
 
 bool op_makes_new(const op_row *r)

@@ -1,6 +1,6 @@
 /* Operators: what ops.def knows of each, and its lists of names.
  *
- * A node has the id of its operator beside the text, found once when the node is made; all but the bridge and what people
+ * A node has the id of its operator as well as the text, found once when the node is made; all but the bridge and what people
  * read asks by id. OP_UNKNOWN, id 0, is an operator that has no row: nothing is known of it. Only what it does with memory is
  * taken from a row of the same name, whatever overload and namespace that has: such are the ids up to OP_UNKNOWN_LAST, one
  * for each op_memory. */
@@ -73,7 +73,9 @@ typedef struct op_row {
 	const char *head, *signature; /* CALL; NULL: none */
 	uint16_t writer;              /* op_ids; OP_UNKNOWN: none */
 	uint8_t view, strides, gaps, memory, work;
-	uint8_t batch;     /* dimensions; 0: its rows are not known to be apart */
+	/* Column BATCH: row i of the result depends on row i of the arguments alone where argument 0 has so many dimensions;
+	   0: nothing is known. */
+	uint8_t row_independent;
 	uint8_t layers[4]; /* arguments; 0: no more */
 	uint8_t off[2];    /* SWITCH: likewise */
 	struct {
@@ -85,6 +87,9 @@ typedef struct op_row {
 extern const op_row op_rows[OP_COUNT];
 
 uint16_t op_find(const char *text);
+/* Of a library that comes with torch: it does what its schema says and nothing else. Operators of others may count, log,
+   draw or keep what they get, and no schema tells. */
+bool op_known(const char *text);
 
 static inline const op_row *node_op(const plan *p, node_id n)
 {
@@ -126,7 +131,8 @@ typedef enum op_list {
 	OPENVINO_CAST,
 	OPENVINO_FLOAT,
 	OPENVINO_DIMS,
-	OPENVINO_INDEX
+	OPENVINO_INDEX,
+	TAKES_SHAPE
 } op_list;
 
 /* Where the operator is on the list, the head of its block: the reason, or the namespace; NULL: it is not. */

@@ -1,4 +1,4 @@
-/* Reading plan text: statements, one per line (grammar: docs/plan-format.md).
+/* Parses plan text, one statement per line (grammar: docs/plan-format.md).
  *
  * Names are resolved while reading, so everything is defined before it is used; ids follow the order of definition.
  * Every element of an array costs at least one character, so the text bounds the memory. plan_parse checks form and
@@ -246,7 +246,7 @@ static clv_status parse_marks(parser *ps, unsigned allowed, typed *t)
 	}
 }
 
-static clv_status make_tensor(parser *ps, value_kind kind, const typed *t, value_id *out)
+static clv_status declare_tensor(parser *ps, value_kind kind, const typed *t, value_id *out)
 {
 	const plan *p = ps->p;
 	tensor_spec spec = {.dtype = t->dtype, .ndim = t->ndim, .shape = ps->dims.at};
@@ -351,57 +351,33 @@ static clv_status parse_scope_line(parser *ps)
 	return lex_blame(&ps->l, start, plan_scope(ps->p, NONE, plan_s(ps->p, path), plan_s(ps->p, cls), &s));
 }
 
-static clv_status parse_input(parser *ps)
+/* A tensor from outside the nodes: input %x …, param @name …, const #x … */
+static clv_status parse_declared(parser *ps, value_kind kind)
 {
-	slice name;
+	static const unsigned own_marks[] = {[VALUE_INPUT] = MARK_NAME,
+	                                     [VALUE_PARAM] = MARK_TIED | MARK_TRAINABLE,
+	                                     [VALUE_BUFFER] = MARK_TIED,
+	                                     [VALUE_ATTR] = MARK_TIED,
+	                                     [VALUE_CONST] = MARK_PERSISTENT};
+	bool module = is_module_tensor((uint8_t)kind);
+	slice declared;
+	str_id name = NONE;
 	typed t = no_type();
 	value_id v;
-	TRY(parse_label(ps, '%', &name));
+	lex_skip(&ps->l);
+	const char *start = ps->l.at;
+	if (module) {
+		TRY(lex_want(&ps->l, '@'));
+		TRY(parse_module_name(ps, &name));
+	} else {
+		TRY(parse_label(ps, kind == VALUE_INPUT ? '%' : '#', &declared));
+	}
 	TRY(parse_tensor_type(ps, &t));
-	TRY(parse_marks(ps, MARK_TENSOR | MARK_NAME, &t));
-	TRY(make_tensor(ps, VALUE_INPUT, &t, &v));
-	return label_define(ps, name, v);
-}
-
-static clv_status parse_module_tensor(parser *ps, value_kind kind)
-{
-	typed t = no_type();
-	value_id v;
-	TRY(lex_want(&ps->l, '@'));
-	const char *start = ps->l.at - 1;
-	str_id name;
-	TRY(parse_module_name(ps, &name));
-	TRY(parse_tensor_type(ps, &t));
-	TRY(parse_marks(ps, MARK_TENSOR | MARK_TIED | (kind == VALUE_PARAM ? MARK_TRAINABLE : 0), &t));
-	t.name = name;
-	return lex_blame(&ps->l, start, make_tensor(ps, kind, &t, &v));
-}
-
-static clv_status parse_param(parser *ps)
-{
-	return parse_module_tensor(ps, VALUE_PARAM);
-}
-
-static clv_status parse_buffer(parser *ps)
-{
-	return parse_module_tensor(ps, VALUE_BUFFER);
-}
-
-static clv_status parse_attr(parser *ps)
-{
-	return parse_module_tensor(ps, VALUE_ATTR);
-}
-
-static clv_status parse_const(parser *ps)
-{
-	slice name;
-	typed t = no_type();
-	value_id v;
-	TRY(parse_label(ps, '#', &name));
-	TRY(parse_tensor_type(ps, &t));
-	TRY(parse_marks(ps, MARK_TENSOR | MARK_PERSISTENT, &t));
-	TRY(make_tensor(ps, VALUE_CONST, &t, &v));
-	return label_define(ps, name, v);
+	TRY(parse_marks(ps, MARK_TENSOR | own_marks[kind], &t));
+	if (module)
+		t.name = name;
+	TRY(lex_blame(&ps->l, start, declare_tensor(ps, kind, &t, &v)));
+	return module ? CLV_OK : label_define(ps, declared, v);
 }
 
 static clv_status parse_object_line(parser *ps)
@@ -423,36 +399,21 @@ static clv_status parse_rebind(parser *ps)
 	return vec_push(&ps->p->rebinds, r);
 }
 
-static clv_status parse_whole_tree(parser *ps, trees *out)
+static clv_status parse_tree_line(parser *ps, trees *out, const char *which)
 {
-	clv_status st = parse_tree(ps, 0, out);
-	if (st != CLV_OK)
-		vec_free(out);
-	return st;
+	if (out->n)
+		return lex_fail(&ps->l, ps->l.line_start, "there is a second %s line", which);
+	return parse_tree(ps, 0, out);
 }
 
 static clv_status parse_inputs(parser *ps)
 {
-	trees t = {0};
-	if (ps->p->in_tree.n)
-		return lex_fail(&ps->l, ps->l.line_start, "there is a second inputs line");
-	TRY(parse_whole_tree(ps, &t));
-	ps->p->in_tree.at = t.at;
-	ps->p->in_tree.n = t.n;
-	ps->p->in_tree.cap = t.cap;
-	return CLV_OK;
+	return parse_tree_line(ps, &ps->p->in_tree, "inputs");
 }
 
 static clv_status parse_output(parser *ps)
 {
-	trees t = {0};
-	if (ps->p->out_tree.n)
-		return lex_fail(&ps->l, ps->l.line_start, "there is a second output line");
-	TRY(parse_whole_tree(ps, &t));
-	ps->p->out_tree.at = t.at;
-	ps->p->out_tree.n = t.n;
-	ps->p->out_tree.cap = t.cap;
-	return CLV_OK;
+	return parse_tree_line(ps, &ps->p->out_tree, "output");
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
@@ -531,7 +492,7 @@ static clv_status parse_result_value(parser *ps, value_id *out)
 	}
 	TRY(parse_tensor_type(ps, &t));
 	TRY(parse_marks(ps, MARK_TENSOR | MARK_GUARD, &t));
-	return make_tensor(ps, VALUE_RESULT, &t, out);
+	return declare_tensor(ps, VALUE_RESULT, &t, out);
 }
 
 /* The type of one name; leaves the result on ps->args. */
@@ -786,14 +747,19 @@ static const struct {
 	const char *word;
 	clv_status (*parse)(parser *ps);
 } statements[] = {
-	{"model", parse_model},        {"symbol", parse_symbol_line}, {"scope", parse_scope_line}, {"input", parse_input},
-	{"param", parse_param},        {"buffer", parse_buffer},      {"attr", parse_attr},        {"const", parse_const},
-	{"object", parse_object_line}, {"rebind", parse_rebind},      {"inputs", parse_inputs},    {"output", parse_output},
+	{"model", parse_model},   {"symbol", parse_symbol_line}, {"scope", parse_scope_line}, {"object", parse_object_line},
+	{"rebind", parse_rebind}, {"inputs", parse_inputs},      {"output", parse_output},
 };
 
 static clv_status parse_statement(parser *ps)
 {
 	slice word = lex_peek_run(&ps->l, char_in_op);
+	for (unsigned kind = VALUE_INPUT; kind <= VALUE_CONST; kind++) {
+		if (slice_is(word, kind == VALUE_INPUT ? "input" : external_words[kind])) {
+			ps->l.at += word.n;
+			return parse_declared(ps, (value_kind)kind);
+		}
+	}
 	for (size_t i = 0; i < sizeof statements / sizeof *statements; i++) {
 		if (slice_is(word, statements[i].word)) {
 			ps->l.at += word.n;

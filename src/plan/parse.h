@@ -6,8 +6,6 @@
 #include "plan/lex.h"
 #include "plan/words.h"
 
-typedef VEC(tree) trees;
-
 typedef struct label {
 	slice name; /* borrowed from the text */
 	value_id v;

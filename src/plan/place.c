@@ -1,7 +1,7 @@
 /* Places of nodes: the module a node ran in, and the line. */
 #include <string.h>
 
-#include "plan/plan.h"
+#include "plan/intern.h"
 
 const char *module_path(const plan *p, node_id n)
 {
@@ -17,9 +17,13 @@ bool is_inside(const char *path, const char *module)
 
 void place_print(const plan *p, node_id n, strbuf *b)
 {
-	const char *path = module_path(p, n);
-	if (path[0])
-		strbuf_printf(b, " in %s", path);
-	if (p->nodes.at[n].at != NONE)
-		strbuf_printf(b, " at %s", plan_s(p, p->nodes.at[n].at));
+	const node *x = &p->nodes.at[n];
+	if (module_path(p, n)[0]) {
+		strbuf_puts(b, " in ");
+		print_plain(p, p->scopes.at[x->scope].path, b);
+	}
+	if (x->at != NONE) {
+		strbuf_puts(b, " at ");
+		print_plain(p, x->at, b);
+	}
 }

@@ -22,43 +22,43 @@ typedef struct clv_plan plan;
 
 /* ---- types ------------------------------------------------------------------------------------------------------ */
 
-/* name in text, bits per element (0: unknown), PyTorch's ScalarType number */
+/* name in text, bits per element (0: unknown), PyTorch's ScalarType number and its name for the type */
 #define DTYPE_LIST(X)                                                                                                  \
-	X(U8, "u8", 8, 0)                                                                                                  \
-	X(I8, "i8", 8, 1)                                                                                                  \
-	X(I16, "i16", 16, 2)                                                                                               \
-	X(I32, "i32", 32, 3)                                                                                               \
-	X(I64, "i64", 64, 4)                                                                                               \
-	X(F16, "f16", 16, 5)                                                                                               \
-	X(F32, "f32", 32, 6)                                                                                               \
-	X(F64, "f64", 64, 7)                                                                                               \
-	X(C32, "c32", 32, 8)                                                                                               \
-	X(C64, "c64", 64, 9)                                                                                               \
-	X(C128, "c128", 128, 10)                                                                                           \
-	X(BOOL, "bool", 8, 11)                                                                                             \
-	X(QI8, "qi8", 8, 12)                                                                                               \
-	X(QU8, "qu8", 8, 13)                                                                                               \
-	X(QI32, "qi32", 32, 14)                                                                                            \
-	X(BF16, "bf16", 16, 15)                                                                                            \
-	X(QU4X2, "qu4x2", 8, 16)                                                                                           \
-	X(QU2X4, "qu2x4", 8, 17)                                                                                           \
-	X(BITS1X8, "bits1x8", 8, 18)                                                                                       \
-	X(BITS2X4, "bits2x4", 8, 19)                                                                                       \
-	X(BITS4X2, "bits4x2", 8, 20)                                                                                       \
-	X(BITS8, "bits8", 8, 21)                                                                                           \
-	X(BITS16, "bits16", 16, 22)                                                                                        \
-	X(F8E5M2, "f8e5m2", 8, 23)                                                                                         \
-	X(F8E4M3FN, "f8e4m3fn", 8, 24)                                                                                     \
-	X(F8E5M2FNUZ, "f8e5m2fnuz", 8, 25)                                                                                 \
-	X(F8E4M3FNUZ, "f8e4m3fnuz", 8, 26)                                                                                 \
-	X(U16, "u16", 16, 27)                                                                                              \
-	X(U32, "u32", 32, 28)                                                                                              \
-	X(U64, "u64", 64, 29)                                                                                              \
-	X(F8E8M0FNU, "f8e8m0fnu", 8, 44)                                                                                   \
-	X(F4E2M1X2, "f4e2m1x2", 8, 45)
+	X(U8, "u8", 8, 0, "uint8")                                                                                         \
+	X(I8, "i8", 8, 1, "int8")                                                                                          \
+	X(I16, "i16", 16, 2, "int16")                                                                                      \
+	X(I32, "i32", 32, 3, "int32")                                                                                      \
+	X(I64, "i64", 64, 4, "int64")                                                                                      \
+	X(F16, "f16", 16, 5, "float16")                                                                                    \
+	X(F32, "f32", 32, 6, "float32")                                                                                    \
+	X(F64, "f64", 64, 7, "float64")                                                                                    \
+	X(C32, "c32", 32, 8, "complex32")                                                                                  \
+	X(C64, "c64", 64, 9, "complex64")                                                                                  \
+	X(C128, "c128", 128, 10, "complex128")                                                                             \
+	X(BOOL, "bool", 8, 11, "bool")                                                                                     \
+	X(QI8, "qi8", 8, 12, "qint8")                                                                                      \
+	X(QU8, "qu8", 8, 13, "quint8")                                                                                     \
+	X(QI32, "qi32", 32, 14, "qint32")                                                                                  \
+	X(BF16, "bf16", 16, 15, "bfloat16")                                                                                \
+	X(QU4X2, "qu4x2", 8, 16, "quint4x2")                                                                               \
+	X(QU2X4, "qu2x4", 8, 17, "quint2x4")                                                                               \
+	X(BITS1X8, "bits1x8", 8, 18, "bits1x8")                                                                            \
+	X(BITS2X4, "bits2x4", 8, 19, "bits2x4")                                                                            \
+	X(BITS4X2, "bits4x2", 8, 20, "bits4x2")                                                                            \
+	X(BITS8, "bits8", 8, 21, "bits8")                                                                                  \
+	X(BITS16, "bits16", 16, 22, "bits16")                                                                              \
+	X(F8E5M2, "f8e5m2", 8, 23, "float8_e5m2")                                                                          \
+	X(F8E4M3FN, "f8e4m3fn", 8, 24, "float8_e4m3fn")                                                                    \
+	X(F8E5M2FNUZ, "f8e5m2fnuz", 8, 25, "float8_e5m2fnuz")                                                              \
+	X(F8E4M3FNUZ, "f8e4m3fnuz", 8, 26, "float8_e4m3fnuz")                                                              \
+	X(U16, "u16", 16, 27, "uint16")                                                                                    \
+	X(U32, "u32", 32, 28, "uint32")                                                                                    \
+	X(U64, "u64", 64, 29, "uint64")                                                                                    \
+	X(F8E8M0FNU, "f8e8m0fnu", 8, 44, "float8_e8m0fnu")                                                                 \
+	X(F4E2M1X2, "f4e2m1x2", 8, 45, "float4_e2m1fn_x2")
 
 typedef enum dtype {
-#define X(id, text, bits, torch) DT_##id,
+#define X(id, text, bits, number, torch) DT_##id,
 	DTYPE_LIST(X)
 #undef X
 		DT_COUNT
@@ -164,25 +164,28 @@ typedef enum arg_kind {
 	ARG_REAL     /* float(1.0/int(B))                                                */
 } arg_kind;
 
+/* What an argument or a leaf of a tree holds; its kind says which member. */
+typedef union arg_data {
+	value_id v;
+	expr_id e;
+	real_id r;
+	double f;
+	bool b;
+	str_id s;      /* STR, DEVICE, BYTES, OPAQUE, OBJECT */
+	uint32_t code; /* DTYPE: dtype; LAYOUT, MEMFMT: index in its name table */
+	struct {
+		double re, im;
+	} c;
+	struct {
+		uint32_t first, n; /* slice of plan->args */
+	} list;
+} arg_data;
+
 typedef struct arg {
 	uint8_t kind;    /* arg_kind                                                                                 */
 	uint8_t wrapped; /* INT FLOAT BOOL COMPLEX REAL only: a Python number where the operator takes a tensor (num(2.5));
 	                    it takes part in type promotion as a number, not as a 0-dim tensor                       */
-	union {
-		value_id v;
-		expr_id e;
-		real_id r;
-		double f;
-		bool b;
-		str_id s;      /* STR, DEVICE */
-		uint32_t code; /* DTYPE: dtype; LAYOUT, MEMFMT: index in its name table */
-		struct {
-			double re, im;
-		} c;
-		struct {
-			uint32_t first, n; /* slice of plan->args */
-		} list;
-	} u;
+	arg_data u;
 } arg;
 
 /* ---- values, nodes, scopes -------------------------------------------------------------------------------------- */
@@ -288,18 +291,10 @@ typedef enum tree_kind {
 typedef struct tree {
 	uint8_t kind;
 	uint32_t n; /* children (pairs count as two) */
-	union {
-		value_id v;
-		expr_id e;
-		real_id r;
-		double f;
-		bool b;
-		str_id s; /* STR, BYTES, OPAQUE, OBJECT */
-		struct {
-			double re, im;
-		} c;
-	} u;
+	arg_data u;
 } tree;
+
+typedef VEC(tree) trees;
 
 /* ---- the plan --------------------------------------------------------------------------------------------------- */
 
@@ -340,8 +335,8 @@ struct clv_plan {
 	VEC(uint32_t) dims; /* expr ids: shapes and strides */
 	VEC(uint32_t) ids;  /* value ids: writes */
 	VEC(value_id) inputs;
-	VEC(tree) in_tree; /* TUPLE of two: (args tuple, kwargs dict); empty array: none given */
-	VEC(tree) out_tree;
+	trees in_tree; /* TUPLE of two: (args tuple, kwargs dict); empty array: none given */
+	trees out_tree;
 	VEC(rebind) rebinds;
 	VEC(tie) ties;
 
@@ -400,6 +395,7 @@ const char *dtype_name(dtype d);
 uint32_t dtype_bits(dtype d);
 bool dtype_quantised(dtype d);
 bool dtype_parse(const char *s, size_t n, dtype *out);
+bool device_is(const char *device, const char *type); /* "cuda:0" is of type "cuda" */
 /* strided sparse_coo sparse_csr mkldnn sparse_csc sparse_bsr sparse_bsc jagged: PyTorch's order; NULL ends */
 extern const char *const layout_names[];
 extern const char *const memfmt_names[]; /* contiguous preserve channels_last channels_last_3d; NULL ends */
@@ -504,7 +500,7 @@ clv_status value_bytes(const plan *p, value_id v, const int64_t *syms, int64_t *
 /* live.c: uses of values. first/last use by node position; outputs count as use at p->nodes.n. */
 typedef struct liveness {
 	node_id *last; /* per value: last node that has it among its arguments or writes; NONE: never used; p->nodes.n: it
-	                  is in the output tree or bound by a rebind. A view counts only for itself: who holds a tensor
+	                  is in the output tree or bound by a rebind. A view counts only for itself: holding a tensor
 	                  keeps its storage, so a value may be dropped here though views of it are used later */
 } liveness;
 clv_status liveness_new(const plan *p, liveness *out);
@@ -519,6 +515,9 @@ void liveness_free(liveness *l);
 typedef void (*value_fn)(void *ctx, value_id v);
 void node_each_arg(const plan *p, node_id n, value_fn f, void *ctx);
 void node_each_result(const plan *p, node_id n, value_fn f, void *ctx);
+void node_each_use(const plan *p, node_id n, value_fn f, void *ctx); /* arguments, then what it writes */
+uint32_t sort_unique_ids(value_id *at, uint32_t n);                  /* ascending, each once; how many are left */
+void plan_each_output(const plan *p, value_fn f, void *ctx);         /* values in the output tree */
 
 #ifdef __cplusplus
 }

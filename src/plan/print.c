@@ -67,8 +67,7 @@ static void print_dims(const plan *p, uint32_t first, uint32_t n, strbuf *b)
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		if (i)
-			strbuf_putc(b, ',');
+		strbuf_puts(b, i ? "," : "");
 		expr_print(p, p->dims.at[first + i], b);
 	}
 }
@@ -152,8 +151,7 @@ static void print_list(const plan *p, uint32_t first, uint32_t n, uint32_t end, 
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		if (i)
-			strbuf_puts(b, ", ");
+		strbuf_puts(b, i ? ", " : "");
 		print_arg(p, first + i, depth, b);
 	}
 }
@@ -251,8 +249,7 @@ static void print_results(const plan *p, uint32_t first, uint32_t n, bool inner,
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		const arg *a = &p->args.at[first + i];
-		if (i)
-			strbuf_puts(b, ", ");
+		strbuf_puts(b, i ? ", " : "");
 		if (a->kind != ARG_LIST || inner) {
 			f(p, a, b);
 			continue;
@@ -269,8 +266,7 @@ static void print_writes(const plan *p, const node *n, strbuf *b)
 		return;
 	strbuf_puts(b, " writes ");
 	for (uint32_t i = 0; i < n->nwrites && in_range(n->writes, n->nwrites, p->ids.n); i++) {
-		if (i)
-			strbuf_puts(b, ", ");
+		strbuf_puts(b, i ? ", " : "");
 		value_label(p, p->ids.at[n->writes + i], b);
 	}
 }
@@ -280,8 +276,7 @@ static void print_autocasts(const plan *p, const context *c, strbuf *b)
 	strbuf_puts(b, "autocast=");
 	for (uint32_t i = 0; i < c->nautocast && in_range(c->autocast, c->nautocast, p->autocasts.n); i++) {
 		const autocast *a = &p->autocasts.at[c->autocast + i];
-		if (i)
-			strbuf_putc(b, '+');
+		strbuf_puts(b, i ? "+" : "");
 		word_print(b, str_at(p, a->device), char_in_word);
 		strbuf_putc(b, ':');
 		strbuf_puts(b, dtype_name(a->dtype));
@@ -400,34 +395,29 @@ static void print_tree_int(const plan *p, expr_id e, strbuf *b)
 
 static void print_leaf(const plan *p, const tree *t, strbuf *b)
 {
-	switch ((tree_kind)t->kind) {
-	case TREE_BOOL: strbuf_puts(b, t->u.b ? "true" : "false"); break;
-	case TREE_INT: print_tree_int(p, t->u.e, b); break;
-	case TREE_FLOAT: strbuf_double(b, t->u.f); break;
-	case TREE_REAL: print_real(p, t->u.r, b); break;
-	case TREE_COMPLEX: print_complex(t->u.c.re, t->u.c.im, b); break;
-	case TREE_STR: print_quoted(p, t->u.s, b); break;
-	case TREE_BYTES:
+	arg a = {.kind = ARG_NONE};
+	if (t->kind == TREE_INT) {
+		print_tree_int(p, t->u.e, b);
+	} else if (t->kind == TREE_BYTES) {
 		strbuf_puts(b, "bytes:");
 		strbuf_quoted_ascii(b, str_at(p, t->u.s)->s, str_at(p, t->u.s)->n);
-		break;
-	case TREE_VALUE: value_label(p, t->u.v, b); break;
-	case TREE_OPAQUE:
+	} else if (t->kind == TREE_OPAQUE) {
 		strbuf_puts(b, "opaque ");
 		print_quoted(p, t->u.s, b);
-		break;
-	default: strbuf_puts(b, "none");
+	} else {
+		leaf_as_arg(t, &a);
+		arg_print(p, &a, b);
 	}
 }
 
 /* Prints the subtree at i and gives the index after it. */
-static uint32_t print_tree(const plan *p, const tree *t, uint32_t n, uint32_t i, unsigned depth, strbuf *b)
+static uint32_t print_tree(const plan *p, const trees *t, uint32_t i, unsigned depth, strbuf *b)
 {
-	if (i >= n || depth > NEST_LIMIT) {
+	if (i >= t->n || depth > NEST_LIMIT) {
 		strbuf_putc(b, '?');
-		return n;
+		return t->n;
 	}
-	const tree *top = &t[i++];
+	const tree *top = &t->at[i++];
 	if (!tree_has_children(top->kind)) {
 		print_leaf(p, top, b);
 		return i;
@@ -439,10 +429,9 @@ static uint32_t print_tree(const plan *p, const tree *t, uint32_t n, uint32_t i,
 		strbuf_putc(b, ' ');
 	}
 	strbuf_putc(b, pairs ? '{' : top->kind == TREE_LIST ? '[' : '(');
-	for (uint32_t k = 0; k < top->n && i < n; k++) {
-		if (k)
-			strbuf_puts(b, pairs && k % 2 ? ": " : ", ");
-		i = print_tree(p, t, n, i, depth + 1, b);
+	for (uint32_t k = 0; k < top->n && i < t->n; k++) {
+		strbuf_puts(b, !k ? "" : pairs && k % 2 ? ": " : ", ");
+		i = print_tree(p, t, i, depth + 1, b);
 	}
 	if (top->kind == TREE_TUPLE && top->n == 1)
 		strbuf_putc(b, ',');
@@ -450,12 +439,12 @@ static uint32_t print_tree(const plan *p, const tree *t, uint32_t n, uint32_t i,
 	return i;
 }
 
-static void print_tree_line(const plan *p, const char *word, const tree *t, uint32_t n, strbuf *b)
+static void print_tree_line(const plan *p, const char *word, const trees *t, strbuf *b)
 {
-	if (n == 0)
+	if (t->n == 0)
 		return;
 	strbuf_puts(b, word);
-	print_tree(p, t, n, 0, 0, b);
+	print_tree(p, t, 0, 0, b);
 	strbuf_putc(b, '\n');
 }
 
@@ -494,7 +483,7 @@ static void print_input(const plan *p, value_id v, strbuf *b)
 	strbuf_putc(b, '\n');
 }
 
-static bool ties_sorted(const plan *p)
+bool ties_sorted(const plan *p)
 {
 	for (uint32_t i = 1; i < p->ties.n; i++)
 		if (p->ties.at[i].value < p->ties.at[i - 1].value)
@@ -561,6 +550,6 @@ void plan_print(const plan *p, strbuf *b)
 		value_label(p, p->rebinds.at[i].value, b);
 		strbuf_putc(b, '\n');
 	}
-	print_tree_line(p, "inputs ", p->in_tree.at, p->in_tree.n, b);
-	print_tree_line(p, "output ", p->out_tree.at, p->out_tree.n, b);
+	print_tree_line(p, "inputs ", &p->in_tree, b);
+	print_tree_line(p, "output ", &p->out_tree, b);
 }

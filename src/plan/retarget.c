@@ -3,23 +3,18 @@
 
 #include "plan/plan.h"
 
-static bool is_type(const char *device, const char *type, size_t n)
-{
-	return strncmp(device, type, n) == 0 && (device[n] == '\0' || device[n] == ':');
-}
-
 static size_t type_length(const char *device)
 {
 	return strcspn(device, ":");
 }
 
 /* The device that moves: the one that is not the CPU, if values of the model or its inputs are there; else the CPU. */
-static clv_status main_device(const plan *p, const char **out)
+static clv_status device_to_move(const plan *p, const char **out)
 {
 	*out = "cpu";
 	for (value_id v = 0; v < p->values.n; v++) {
 		const value *x = &p->values.at[v];
-		if (x->type != TYPE_TENSOR || x->device == NONE || is_type(plan_s(p, x->device), "cpu", 3))
+		if (x->type != TYPE_TENSOR || x->device == NONE || device_is(plan_s(p, x->device), "cpu"))
 			continue;
 		const char *device = plan_s(p, x->device);
 		if (strcmp(*out, "cpu") != 0 && strcmp(*out, device) != 0)
@@ -29,13 +24,6 @@ static clv_status main_device(const plan *p, const char **out)
 		*out = device;
 	}
 	return CLV_OK;
-}
-
-/* An operator may be told "cuda" where its values say "cuda:0". */
-static bool moves(const char *device, const char *from)
-{
-	size_t n = type_length(from);
-	return is_type(device, from, n);
 }
 
 /* One that moves may meet another that is there already: which of them counts is not known. */
@@ -51,27 +39,28 @@ static clv_status check_autocast(const plan *p, const context *c)
 	return CLV_OK;
 }
 
+/* `from` is a type: an operator may be told "cuda" where its values say "cuda:0". */
 static clv_status move_autocast(plan *p, const char *from, const char *to)
 {
 	str_id type;
 	TRY(plan_str(p, to, type_length(to), &type));
 	for (uint32_t i = 0; i < p->autocasts.n; i++)
-		if (moves(plan_s(p, p->autocasts.at[i].device), from))
+		if (device_is(plan_s(p, p->autocasts.at[i].device), from))
 			p->autocasts.at[i].device = type;
 	for (uint32_t i = 0; i < p->contexts.n; i++)
 		TRY(check_autocast(p, &p->contexts.at[i]));
 	return CLV_OK;
 }
 
-static clv_status move_all(plan *p, const char *from, const char *to)
+static clv_status retarget_all(plan *p, const char *from, const char *to)
 {
 	str_id target;
 	TRY(plan_cstr(p, to, &target));
 	for (value_id v = 0; v < p->values.n; v++)
-		if (p->values.at[v].device != NONE && moves(plan_s(p, p->values.at[v].device), from))
+		if (p->values.at[v].device != NONE && device_is(plan_s(p, p->values.at[v].device), from))
 			p->values.at[v].device = target;
 	for (uint32_t i = 0; i < p->args.n; i++)
-		if (p->args.at[i].kind == ARG_DEVICE && moves(plan_s(p, p->args.at[i].u.s), from))
+		if (p->args.at[i].kind == ARG_DEVICE && device_is(plan_s(p, p->args.at[i].u.s), from))
 			p->args.at[i].u.s = target;
 	return move_autocast(p, from, to);
 }
@@ -94,10 +83,10 @@ clv_status plan_retarget(const plan *p, const char *device, plan **out)
 	char *kept;
 	if (!is_device(device))
 		return fail(CLV_E_INVALID, "\"%.32s\" is no device; cpu and cuda:0 are", device);
-	TRY(main_device(p, &from));
+	TRY(device_to_move(p, &from));
 	TRY(plan_copy(p, &copy));
-	kept = mem_strdup(from, strlen(from));
-	clv_status st = kept ? move_all(copy, kept, device) : fail_nomem();
+	kept = mem_strdup(from, type_length(from));
+	clv_status st = kept ? retarget_all(copy, kept, device) : fail_nomem();
 	mem_free(kept);
 	if (st == CLV_OK)
 		*out = copy;

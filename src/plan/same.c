@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/same.h"
 
 bool pair_str(const pair *q, str_id a, str_id b)
 {
@@ -22,6 +23,8 @@ static bool expr_same(const pair *q, expr_id a, expr_id b)
 {
 	if (a >= q->a->exprs.n || b >= q->b->exprs.n)
 		return false;
+	if (q->a == q->b && a == b)
+		return true;
 	if (q->at_a && q->at_b)
 		return q->at_a->defined[a] && q->at_b->defined[b] && q->at_a->value[a] == q->at_b->value[b];
 	const expr *x = &q->a->exprs.at[a], *y = &q->b->exprs.at[b];
@@ -86,6 +89,19 @@ static bool args_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsigne
 		if (!pair_arg(q, &q->a->args.at[a + i], &q->b->args.at[b + i], depth))
 			return false;
 	return true;
+}
+
+void each_value_pair(const plan *p, uint32_t first, const plan *other, uint32_t second, uint32_t n, value_pair_fn f,
+                     void *ctx)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		const arg *x = &p->args.at[first + i], *y = &other->args.at[second + i];
+		if (x->kind == ARG_VALUE && y->kind == ARG_VALUE)
+			f(ctx, x->u.v, y->u.v);
+		else if (x->kind == ARG_LIST && y->kind == ARG_LIST)
+			each_value_pair(p, x->u.list.first, other, y->u.list.first,
+			                x->u.list.n < y->u.list.n ? x->u.list.n : y->u.list.n, f, ctx);
+	}
 }
 
 bool pair_dims(const pair *q, uint32_t a, uint32_t b, uint32_t n)
@@ -230,28 +246,20 @@ bool pair_leaf(const pair *q, const tree *x, const tree *y)
 {
 	if (x->kind != y->kind || x->n != y->n)
 		return false;
-	switch ((tree_kind)x->kind) {
-	case TREE_BOOL: return x->u.b == y->u.b;
-	case TREE_INT: return expr_same(q, x->u.e, y->u.e);
-	case TREE_FLOAT: return same_bits(x->u.f, y->u.f);
-	case TREE_REAL: return real_same(q, x->u.r, y->u.r);
-	case TREE_COMPLEX: return same_bits(x->u.c.re, y->u.c.re) && same_bits(x->u.c.im, y->u.c.im);
-	case TREE_STR:
-	case TREE_BYTES:
-	case TREE_OPAQUE:
-	case TREE_OBJECT: return pair_str(q, x->u.s, y->u.s);
-	case TREE_VALUE: return label_same(q, x->u.v, y->u.v);
-	default: return true;
-	}
+	arg a, b;
+	if (leaf_as_arg(x, &a) && leaf_as_arg(y, &b))
+		return pair_arg(q, &a, &b, 0);
+	bool text = x->kind == TREE_BYTES || x->kind == TREE_OPAQUE || x->kind == TREE_OBJECT;
+	return !text || pair_str(q, x->u.s, y->u.s);
 }
 
 /* Prefix order and child counts make the whole tree: part by part is enough. */
-static bool trees_same(const pair *q, const tree *x, uint32_t nx, const tree *y, uint32_t ny)
+static bool trees_same(const pair *q, const trees *x, const trees *y)
 {
-	if (nx != ny)
+	if (x->n != y->n)
 		return false;
-	for (uint32_t i = 0; i < nx; i++)
-		if (!pair_leaf(q, &x[i], &y[i]))
+	for (uint32_t i = 0; i < x->n; i++)
+		if (!pair_leaf(q, &x->at[i], &y->at[i]))
 			return false;
 	return true;
 }
@@ -265,14 +273,6 @@ static bool rebinds_same(const pair *q)
 		if (!label_same(q, x->target, y->target) || !label_same(q, x->value, y->value))
 			return false;
 	}
-	return true;
-}
-
-static bool ties_sorted(const plan *p)
-{
-	for (uint32_t i = 1; i < p->ties.n; i++)
-		if (p->ties.at[i].value < p->ties.at[i - 1].value)
-			return false;
 	return true;
 }
 
@@ -320,9 +320,8 @@ bool plan_equal(const plan *a, const plan *b)
 {
 	const pair q = {a, b, NULL, NULL};
 	return heads_same(&q) && declarations_same(&q) && ties_same(&q) && a->nodes.n == b->nodes.n &&
-	       nodes_same(&q, a->nodes.n) && rebinds_same(&q) &&
-	       trees_same(&q, a->in_tree.at, a->in_tree.n, b->in_tree.at, b->in_tree.n) &&
-	       trees_same(&q, a->out_tree.at, a->out_tree.n, b->out_tree.at, b->out_tree.n);
+	       nodes_same(&q, a->nodes.n) && rebinds_same(&q) && trees_same(&q, &a->in_tree, &b->in_tree) &&
+	       trees_same(&q, &a->out_tree, &b->out_tree);
 }
 
 typedef struct const_walk {

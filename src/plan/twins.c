@@ -1,11 +1,13 @@
-/* Two plans of one model, in train and in eval mode, node by node. One walk over both: a node of p is either the next
- * one of the other plan, or it is in p alone. Whatever pairs it finds, leaving out the nodes in p alone gives the other
- * plan: each of its nodes was found, in order, with the values that it takes there. */
+/* Matches the train and eval plans of one model, node by node.
+ * One walk over both: a node of p is either the next one of the other plan, or it is in p alone. Whatever pairs it
+ * finds, leaving out the nodes in p alone gives the other plan: each of its nodes was found, in order, with the values
+ * that it takes there. */
 #include "plan/twins.h"
 
 #include <string.h>
 
 #include "plan/intern.h"
+#include "plan/same.h"
 
 typedef struct walk {
 	twins *t;
@@ -61,8 +63,9 @@ static bool values_match(void *ctx, value_id a, value_id b)
 }
 
 /* What values_match has found is so from now on. */
-static void keep_value(walk *w, value_id a, value_id b)
+static void keep_value(void *ctx, value_id a, value_id b)
 {
+	walk *w = ctx;
 	if (w->of[a] != NONE)
 		return;
 	w->of[a] = b;
@@ -70,22 +73,10 @@ static void keep_value(walk *w, value_id a, value_id b)
 		w->t->stand[a] = own_value(w, b);
 }
 
-static void keep_args(walk *w, uint32_t a, uint32_t b, uint32_t n)
-{
-	const plan *p = w->t->p, *other = w->t->other;
-	for (uint32_t i = 0; i < n; i++) {
-		const arg *x = &p->args.at[a + i], *y = &other->args.at[b + i];
-		if (x->kind == ARG_VALUE && y->kind == ARG_VALUE)
-			keep_value(w, x->u.v, y->u.v);
-		else if (x->kind == ARG_LIST && y->kind == ARG_LIST && x->u.list.n == y->u.list.n)
-			keep_args(w, x->u.list.first, y->u.list.first, x->u.list.n);
-	}
-}
-
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 /* It reads the same whatever the sizes and values are. */
-static bool is_constant(const plan *p, const arg *a, bool inside)
+static bool is_literal(const plan *p, const arg *a, bool inside)
 {
 	int64_t k;
 	if (a->kind == ARG_INT)
@@ -93,7 +84,7 @@ static bool is_constant(const plan *p, const arg *a, bool inside)
 	if (a->kind != ARG_LIST)
 		return a->kind != ARG_VALUE && a->kind != ARG_REAL;
 	for (uint32_t i = 0; i < a->u.list.n; i++)
-		if (inside || !is_constant(p, &p->args.at[a->u.list.first + i], true))
+		if (inside || !is_literal(p, &p->args.at[a->u.list.first + i], true))
 			return false;
 	return true;
 }
@@ -102,7 +93,7 @@ static bool arg_matches(const walk *w, const arg *x, const arg *y)
 {
 	if (pair_arg(&w->q, x, y, 0))
 		return true;
-	return x->wrapped == y->wrapped && is_constant(w->t->p, x, false) && is_constant(w->t->other, y, false);
+	return x->wrapped == y->wrapped && is_literal(w->t->p, x, false) && is_literal(w->t->other, y, false);
 }
 
 static bool value_looks(const walk *w, value_id a, value_id b)
@@ -144,18 +135,11 @@ static bool nodes_match(const walk *w, node_id a, node_id b)
 	return results_match(w, x->results, y->results, x->nresults);
 }
 
-static void keep_results(walk *w, uint32_t a, uint32_t b, uint32_t n)
+static void keep_result(void *ctx, value_id a, value_id b)
 {
-	const plan *p = w->t->p, *other = w->t->other;
-	for (uint32_t i = 0; i < n; i++) {
-		const arg *x = &p->args.at[a + i], *y = &other->args.at[b + i];
-		if (x->kind == ARG_LIST)
-			keep_results(w, x->u.list.first, y->u.list.first, x->u.list.n);
-		if (x->kind != ARG_VALUE)
-			continue;
-		w->of[x->u.v] = y->u.v;
-		w->from[y->u.v] = x->u.v;
-	}
+	walk *w = ctx;
+	w->of[a] = b;
+	w->from[b] = a;
 }
 
 static clv_status fail_place(const plan *p, node_id n)
@@ -178,10 +162,10 @@ static clv_status walk_nodes(walk *w)
 		if (next == other->nodes.n || !nodes_match(w, w->at, next))
 			continue;
 		const node *x = &p->nodes.at[w->at], *y = &other->nodes.at[next];
-		keep_args(w, x->args, y->args, x->nargs);
+		each_value_pair(p, x->args, other, y->args, x->nargs, keep_value, w);
 		if (!nodes_match(w, w->at, next)) /* one value cannot be stood for by two */
 			return fail_place(other, next);
-		keep_results(w, x->results, y->results, x->nresults);
+		each_value_pair(p, x->results, other, y->results, x->nresults, keep_result, w);
 		w->t->node[w->at] = next++;
 	}
 	return next == other->nodes.n ? CLV_OK : fail_place(other, next);
@@ -197,10 +181,8 @@ static bool inputs_match(walk *w)
 	for (uint32_t i = 0; i < p->symbols.n; i++)
 		if (!pair_str(&w->q, p->symbols.at[i].name, other->symbols.at[i].name))
 			return false;
-	for (uint32_t i = 0; i < p->inputs.n; i++) {
-		w->of[p->inputs.at[i]] = other->inputs.at[i];
-		w->from[other->inputs.at[i]] = p->inputs.at[i];
-	}
+	for (uint32_t i = 0; i < p->inputs.n; i++)
+		keep_result(w, p->inputs.at[i], other->inputs.at[i]);
 	return true;
 }
 
@@ -272,7 +254,7 @@ const arg *twins_arg(const twins *t, node_id n, uint32_t i)
 	const pair q = {t->p, t->other, NULL, NULL};
 	const arg *x = &t->p->args.at[t->p->nodes.at[n].args + i];
 	const arg *y = &t->other->args.at[t->other->nodes.at[t->node[n]].args + i];
-	bool constant = is_constant(t->p, x, false) && is_constant(t->other, y, false);
+	bool constant = is_literal(t->p, x, false) && is_literal(t->other, y, false);
 	return constant && !pair_arg(&q, x, y, 0) ? y : NULL;
 }
 

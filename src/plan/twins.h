@@ -1,4 +1,4 @@
-/* A model in two modes, train and eval: the plan of one, with what the other does differently.
+/* The train and eval plans of one model: one of them, and how the other differs.
  *
  * The other plan's nodes are found in this one, in order. Arguments may be other constants there (a rate, a flag), and
  * nodes may be missing there: then another value stands for what they make. A forward in which the nodes without a twin

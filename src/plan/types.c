@@ -4,13 +4,12 @@
 #include "plan/plan.h"
 #include "plan/words.h"
 
-typedef struct dtype_info {
+static const struct {
 	const char *name;
 	uint32_t bits;
-} dtype_info;
-
-static const dtype_info dtypes[DT_COUNT] = {
-#define X(id, text, bits, torch) {text, bits},
+	const char *torch;
+} dtypes[DT_COUNT] = {
+#define X(id, text, bits, number, torch) {text, bits, torch},
 	DTYPE_LIST(X)
 #undef X
 };
@@ -36,6 +35,12 @@ uint32_t dtype_bits(dtype d)
 	return (unsigned)d < DT_COUNT ? dtypes[d].bits : 0;
 }
 
+bool device_is(const char *device, const char *type)
+{
+	size_t n = strlen(type);
+	return !strncmp(device, type, n) && (device[n] == '\0' || device[n] == ':');
+}
+
 bool dtype_quantised(dtype d)
 {
 	return d == DT_QI8 || d == DT_QU8 || d == DT_QI32 || d == DT_QU4X2 || d == DT_QU2X4;
@@ -54,24 +59,7 @@ bool dtype_parse(const char *s, size_t n, dtype *out)
 
 const char *torch_dtype(uint8_t d)
 {
-	static const char *const names[] = {"uint8",           "int8",
-	                                    "int16",           "int32",
-	                                    "int64",           "float16",
-	                                    "float32",         "float64",
-	                                    "complex32",       "complex64",
-	                                    "complex128",      "bool",
-	                                    "qint8",           "quint8",
-	                                    "qint32",          "bfloat16",
-	                                    "quint4x2",        "quint2x4",
-	                                    "bits1x8",         "bits2x4",
-	                                    "bits4x2",         "bits8",
-	                                    "bits16",          "float8_e5m2",
-	                                    "float8_e4m3fn",   "float8_e5m2fnuz",
-	                                    "float8_e4m3fnuz", "uint16",
-	                                    "uint32",          "uint64",
-	                                    "float8_e8m0fnu",  "float4_e2m1fn_x2"};
-	_Static_assert(sizeof names / sizeof *names == DT_COUNT, "one name per dtype");
-	return d < DT_COUNT ? names[d] : "float32";
+	return d < DT_COUNT ? dtypes[d].torch : "float32";
 }
 
 static clv_status fail_dtype(const char *name)

@@ -1,4 +1,4 @@
-/* The rules of a plan.
+/* Verifies the rules that every plan must keep.
  *
  * A plan that verifies can be printed, parsed, cut and run without any further check of its ids. Everything is one
  * pass over the arrays, from the parts to the whole: strings and expressions, declarations, arguments, nodes, trees.
@@ -232,7 +232,7 @@ static clv_status check_arg(const verifier *v, uint32_t at)
 
 /* ---- values ----------------------------------------------------------------------------------------------------- */
 
-static clv_status check_sizes(const verifier *v, value_id id)
+static clv_status verify_sizes(const verifier *v, value_id id)
 {
 	const plan *p = v->p;
 	const value *x = &p->values.at[id];
@@ -246,7 +246,7 @@ static clv_status check_sizes(const verifier *v, value_id id)
 	return CLV_OK;
 }
 
-static clv_status check_tensor(const verifier *v, value_id id)
+static clv_status verify_tensor(const verifier *v, value_id id)
 {
 	const value *x = &v->p->values.at[id];
 	if (x->dtype >= DT_COUNT)
@@ -261,7 +261,7 @@ static clv_status check_tensor(const verifier *v, value_id id)
 		return broken_value(v, id, "is trainable, but no parameter");
 	if (x->flags & VALUE_PERSISTENT && x->kind != VALUE_CONST)
 		return broken_value(v, id, "is persistent, but no constant");
-	return check_sizes(v, id);
+	return verify_sizes(v, id);
 }
 
 static bool literal_fits(const plan *p, const value *x)
@@ -328,7 +328,7 @@ static clv_status check_value(const verifier *v, value_id id)
 		return broken_value(v, id, "has an unknown flag");
 	if (x->alias != NONE && x->alias >= v->p->values.n)
 		return broken_value(v, id, "is a view of a value that does not exist");
-	return x->type == TYPE_TENSOR ? check_tensor(v, id) : check_host(v, id);
+	return x->type == TYPE_TENSOR ? verify_tensor(v, id) : check_host(v, id);
 }
 
 /* Called when `id` becomes defined, in the order of the text: its root must be defined by then. */
@@ -387,7 +387,7 @@ static clv_status check_ties(const verifier *v)
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------ */
 
-static void touch(verifier *v, value_id id)
+static void touch_value(verifier *v, value_id id)
 {
 	v->touched[alias_root(v->p, id)] = v->node + 1;
 }
@@ -397,10 +397,10 @@ static void check_use(void *ctx, value_id id)
 	verifier *v = ctx;
 	if (v->st == CLV_OK && !v->defined[id])
 		v->st = broken_value(v, id, "is used before it is defined");
-	touch(v, id);
+	touch_value(v, id);
 }
 
-static void check_result(void *ctx, value_id id)
+static void verify_result(void *ctx, value_id id)
 {
 	verifier *v = ctx;
 	const value *x = &v->p->values.at[id];
@@ -412,7 +412,7 @@ static void check_result(void *ctx, value_id id)
 		v->st = broken_value(v, id, "is defined twice");
 	else
 		v->st = declare(v, id);
-	touch(v, id);
+	touch_value(v, id);
 }
 
 static clv_status check_result_shape(const verifier *v, uint32_t first, uint32_t n, bool inner)
@@ -471,7 +471,7 @@ static clv_status check_nodes(verifier *v)
 		TRY(check_node_parts(v, n));
 		node_each_arg(p, v->node, check_use, v);
 		TRY(v->st);
-		node_each_result(p, v->node, check_result, v);
+		node_each_result(p, v->node, verify_result, v);
 		TRY(v->st);
 		TRY(check_writes(v, n));
 	}
@@ -507,33 +507,33 @@ static clv_status check_leaf(const verifier *v, const tree *t, const char *which
 }
 
 typedef struct forest {
-	const tree *at;
-	uint32_t n, next;
+	const trees *t;
+	uint32_t next;
 	const char *which;
 } forest;
 
 static clv_status check_subtree(const verifier *v, forest *f, unsigned depth)
 {
-	if (f->next >= f->n)
+	if (f->next >= f->t->n)
 		return broken(v, "the %s tree ends before all its parts", f->which);
 	if (depth > NEST_LIMIT)
 		return broken(v, "the %s tree is nested deeper than %d", f->which, NEST_LIMIT);
-	const tree *top = &f->at[f->next++];
+	const tree *top = &f->t->at[f->next++];
 	TRY(check_leaf(v, top, f->which));
 	for (uint32_t i = 0; i < top->n; i++) {
 		bool field = top->kind == TREE_OBJECT && i % 2 == 0;
-		if (field && f->next < f->n && f->at[f->next].kind != TREE_STR)
+		if (field && f->next < f->t->n && f->t->at[f->next].kind != TREE_STR)
 			return broken(v, "the %s tree has an object whose field name is no string", f->which);
 		TRY(check_subtree(v, f, depth + 1));
 	}
 	return CLV_OK;
 }
 
-static clv_status check_tree(const verifier *v, const tree *t, uint32_t n, const char *which)
+static clv_status check_tree(const verifier *v, const trees *t, const char *which)
 {
-	forest f = {t, n, 0, which};
+	forest f = {t, 0, which};
 	TRY(check_subtree(v, &f, 0));
-	return f.next == n ? CLV_OK : broken(v, "the %s tree has parts after its end", which);
+	return f.next == t->n ? CLV_OK : broken(v, "the %s tree has parts after its end", which);
 }
 
 static clv_status check_in_tree(const verifier *v)
@@ -542,8 +542,8 @@ static clv_status check_in_tree(const verifier *v)
 	uint32_t n = v->p->in_tree.n;
 	if (n == 0)
 		return CLV_OK;
-	TRY(check_tree(v, t, n, "input"));
-	forest f = {t, n, 1, "input"};
+	TRY(check_tree(v, &v->p->in_tree, "input"));
+	forest f = {&v->p->in_tree, 1, "input"};
 	if (t[0].kind != TREE_TUPLE || t[0].n != 2 || t[1].kind != TREE_TUPLE)
 		return broken(v, "the input tree is not (a tuple of arguments, a dict of keyword arguments)");
 	TRY(check_subtree(v, &f, 1));
@@ -559,7 +559,7 @@ static clv_status check_out_tree(const verifier *v)
 {
 	if (v->p->out_tree.n == 0)
 		return broken(v, "the plan has no output");
-	return check_tree(v, v->p->out_tree.at, v->p->out_tree.n, "output");
+	return check_tree(v, &v->p->out_tree, "output");
 }
 
 /* `named` is free again here: it marks the names that were re-bound. */

@@ -1,4 +1,4 @@
-/* Views of a run of nodes: what comes in, what goes out, what is read from outside the plan.
+/* Finds the inputs, outputs and externals of a range of nodes.
  *
  * A value is live at a position when it is there (an input, or the result of an earlier node) and something at or
  * after that position needs it; the output tree stands after the last node, a rebind at its place (liveness_parts). What
@@ -17,23 +17,11 @@ static void mark(void *ctx, value_id v)
 	((marks *)ctx)->used[v] = true;
 }
 
-static void mark_range(marks *m, node_id first, node_id end)
-{
-	for (node_id n = first; n < end; n++) {
-		const node *x = &m->p->nodes.at[n];
-		node_each_arg(m->p, n, mark, m);
-		for (uint32_t i = 0; i < x->nwrites; i++)
-			mark(m, m->p->ids.at[x->writes + i]);
-	}
-}
-
 /* External values that the output tree reads belong to the range that ends the plan. */
-static void mark_external_outputs(marks *m)
+static void mark_external(void *ctx, value_id v)
 {
-	const plan *p = m->p;
-	for (uint32_t i = 0; i < p->out_tree.n; i++)
-		if (p->out_tree.at[i].kind == TREE_VALUE && is_external(p->values.at[p->out_tree.at[i].u.v].kind))
-			mark(m, p->out_tree.at[i].u.v);
+	marks *m = ctx;
+	m->used[v] |= is_external(m->p->values.at[v].kind);
 }
 
 static bool live_at(const plan *p, const liveness *l, value_id v, node_id position)
@@ -43,7 +31,7 @@ static bool live_at(const plan *p, const liveness *l, value_id v, node_id positi
 	return there && l->last[v] != NONE && l->last[v] >= position;
 }
 
-static clv_status place(view *out, value_id v, bool in, bool go_on, bool used)
+static clv_status place_value(view *out, value_id v, bool in, bool go_on, bool used)
 {
 	if (in)
 		TRY(vec_push(&out->inputs, v));
@@ -54,7 +42,7 @@ static clv_status place(view *out, value_id v, bool in, bool go_on, bool used)
 	return CLV_OK;
 }
 
-static clv_status fill(view *out, node_id first, node_id end, const liveness *l, const bool *used)
+static clv_status fill_range(view *out, node_id first, node_id end, const liveness *l, const bool *used)
 {
 	const plan *p = out->p;
 	TRY(vec_reserve(&out->nodes, end - first));
@@ -68,7 +56,7 @@ static clv_status fill(view *out, node_id first, node_id end, const liveness *l,
 			continue;
 		}
 		bool in = live_at(p, l, v, first) || (first == 0 && kind == VALUE_INPUT);
-		TRY(place(out, v, in, live_at(p, l, v, end), used[v]));
+		TRY(place_value(out, v, in, live_at(p, l, v, end), used[v]));
 	}
 	return CLV_OK;
 }
@@ -104,10 +92,11 @@ clv_status view_range_like(const plan *p, node_id first, node_id end, const view
 	marks m = {p, mem_alloc(p->values.n * sizeof *m.used + 1)};
 	clv_status st = m.used ? take_rebinds(&m, first, end, like, &l, &v) : fail_nomem();
 	if (st == CLV_OK) {
-		mark_range(&m, first, end);
+		for (node_id n = first; n < end; n++)
+			node_each_use(p, n, mark, &m);
 		if (end == p->nodes.n)
-			mark_external_outputs(&m);
-		st = fill(&v, first, end, &l, m.used);
+			plan_each_output(p, mark_external, &m);
+		st = fill_range(&v, first, end, &l, m.used);
 	}
 	mem_free(m.used);
 	liveness_free(&l);
@@ -154,8 +143,7 @@ static int by_id(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Ascending, each once; how many are left. */
-static uint32_t sort_ids(value_id *at, uint32_t n)
+uint32_t sort_unique_ids(value_id *at, uint32_t n)
 {
 	uint32_t kept = 0;
 	if (n)
@@ -171,17 +159,14 @@ static clv_status collect(collector *c)
 	view *v = c->v;
 	TRY(vec_reserve(&v->nodes, c->end - c->first));
 	for (node_id n = c->first; n < c->end; n++) {
-		const node *x = &v->p->nodes.at[n];
 		v->nodes.at[v->nodes.n++] = n;
-		node_each_arg(v->p, n, collect_use, c);
-		for (uint32_t i = 0; i < x->nwrites; i++)
-			collect_use(c, v->p->ids.at[x->writes + i]);
+		node_each_use(v->p, n, collect_use, c);
 		node_each_result(v->p, n, collect_result, c);
 		TRY(c->st);
 	}
-	v->inputs.n = sort_ids(v->inputs.at, v->inputs.n);
-	v->outputs.n = sort_ids(v->outputs.at, v->outputs.n);
-	v->externals.n = sort_ids(v->externals.at, v->externals.n);
+	v->inputs.n = sort_unique_ids(v->inputs.at, v->inputs.n);
+	v->outputs.n = sort_unique_ids(v->outputs.at, v->outputs.n);
+	v->externals.n = sort_unique_ids(v->externals.at, v->externals.n);
 	return CLV_OK;
 }
 
@@ -213,8 +198,7 @@ clv_status view_written(const view *v, bool **out)
 {
 	const plan *p = v->p;
 	bool *written = mem_alloc((p->values.n + 1) * sizeof *written);
-	if (!written)
-		return fail_nomem();
+	TRY_MEM(written);
 	for (uint32_t k = 0; k < v->nodes.n; k++) {
 		const node *n = &p->nodes.at[v->nodes.at[k]];
 		for (uint32_t w = 0; w < n->nwrites; w++)

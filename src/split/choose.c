@@ -16,12 +16,11 @@ typedef struct near_name {
 enum { NEAREST = 5 };
 
 /* Levenshtein distance; names are short. */
-static clv_status distance(const char *a, const char *b, unsigned *out)
+static clv_status name_distance(const char *a, const char *b, unsigned *out)
 {
 	size_t n = strlen(b);
 	unsigned *row = mem_alloc((n + 1) * sizeof *row);
-	if (!row)
-		return fail_nomem();
+	TRY_MEM(row);
 	for (size_t j = 0; j <= n; j++)
 		row[j] = (unsigned)j;
 	for (size_t i = 1; a[i - 1]; i++) {
@@ -40,7 +39,7 @@ static clv_status distance(const char *a, const char *b, unsigned *out)
 	return CLV_OK;
 }
 
-static clv_status offer(near_name *best, const char *want, const char *name)
+static clv_status offer_name(near_name *best, const char *want, const char *name)
 {
 	near_name c = {name, 0};
 	if (!name[0])
@@ -48,7 +47,7 @@ static clv_status offer(near_name *best, const char *want, const char *name)
 	for (int i = 0; i < NEAREST; i++)
 		if (best[i].name && !strcmp(best[i].name, name))
 			return CLV_OK;
-	TRY(distance(want, name, &c.distance));
+	TRY(name_distance(want, name, &c.distance));
 	for (int i = 0; i < NEAREST; i++)
 		if (!best[i].name || c.distance < best[i].distance) {
 			near_name t = best[i];
@@ -66,9 +65,9 @@ static clv_status no_such_name(const clv_frontiers *f, const char *want)
 	strbuf b = STRBUF_INIT;
 	char *list = NULL;
 	for (uint32_t i = 0; i < f->p->scopes.n; i++)
-		TRY(offer(best, want, plan_s(f->p, f->p->scopes.at[i].path)));
+		TRY(offer_name(best, want, plan_s(f->p, f->p->scopes.at[i].path)));
 	for (uint32_t i = 0; i < f->n; i++)
-		TRY(offer(best, want, node_name(f->names, i)));
+		TRY(offer_name(best, want, node_name(f->names, i)));
 	for (int i = 0; i < NEAREST && best[i].name; i++)
 		strbuf_printf(&b, "%s%s", i ? ", " : "", best[i].name);
 	TRY(strbuf_take(&b, &list));

@@ -7,13 +7,14 @@
  *
  * Five rules of judge.c:
  *   - What is no ordinary tensor never crosses: its edge is never cut.
- *   - Whoever reads memory beyond the elements of a tensor is not in the suffix when who made the memory is in the prefix.
- *   - Whoever writes an input of the caller is in the prefix. (In the suffix the input would cross.)
- *   - Whoever touches a tensor of the model that the forward changes is on one side: edges both ways.
+ *   - A node that reads memory beyond the elements of a tensor is not in the suffix when the maker of the memory is in the prefix.
+ *   - Nodes that write an input of the caller are in the prefix. (In the suffix the input would cross.)
+ *   - Nodes that touch a tensor of the model that the forward changes are on one side: edges both ways.
  *   - Memory that the suffix writes crosses once. No edge says that, as it concerns three vertices; where a cut breaks it,
  *     each way to mend it is tried (branch and bound). */
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/options.h"
 #include "split/frontier.h"
 #include "split/mincut.h"
@@ -38,7 +39,7 @@ typedef struct exact {
 	reach_list reaches;
 	state_list states;
 	bool *must[SIDES];    /* by node */
-	node_id *last_writer; /* per root; NONE: nobody writes it */
+	node_id *last_writer; /* per root; NONE: no node writes it */
 	VEC(demand) demands;
 	bool *side;         /* per vertex: with the source */
 	bool *needed;       /* per value: by the suffix, or after the last node */
@@ -46,6 +47,7 @@ typedef struct exact {
 	bool *best;         /* per node: in the prefix, in the best cut so far */
 	int64_t best_bytes; /* -1: there is none yet */
 	uint32_t *path;     /* scratch: vertices */
+	arena arrays;       /* all of these */
 	unsigned tries;
 } exact;
 
@@ -66,7 +68,7 @@ static uint32_t vertex_count(const plan *p)
 
 /* ---- the network ----------------------------------------------------------------------------------------------------- */
 
-static bool stays(const exact *x, value_id v)
+static bool never_crosses(const exact *x, value_id v)
 {
 	const value *val = &x->p->values.at[v];
 	bool asked = false;
@@ -96,13 +98,14 @@ static void wire_need(void *ctx, value_id v)
 		return;
 	wire(w, vertex_of_value(p, v), w->user, NETWORK_NEVER);
 	if (p->values.at[v].kind == VALUE_RESULT && w->user != NETWORK_SINK)
-		wire(w, w->user, vertex_of_node(p->values.at[v].def), NETWORK_NEVER); /* who makes it comes before */
+		wire(w, w->user, vertex_of_node(p->values.at[v].def), NETWORK_NEVER); /* its maker comes before */
 }
 
 static void wire_made(wiring *w, value_id v, uint32_t maker)
 {
 	if (w->x->f->live.last[v] != NONE)
-		wire(w, maker, vertex_of_value(w->x->p, v), stays(w->x, v) ? NETWORK_NEVER : value_bytes_at(w->x->f, v));
+		wire(w, maker, vertex_of_value(w->x->p, v),
+		     never_crosses(w->x, v) ? NETWORK_NEVER : value_bytes_at(w->x->f, v));
 }
 
 static void wire_result(void *ctx, value_id v)
@@ -117,11 +120,8 @@ static void wire_result(void *ctx, value_id v)
 static void wire_node(wiring *w, node_id k)
 {
 	exact *x = w->x;
-	const node *n = &x->p->nodes.at[k];
 	w->user = vertex_of_node(k);
-	node_each_arg(x->p, k, wire_need, w);
-	for (uint32_t i = 0; i < n->nwrites; i++)
-		wire_need(w, x->p->ids.at[n->writes + i]);
+	node_each_use(x->p, k, wire_need, w);
 	node_each_result(x->p, k, wire_result, w);
 	if (x->must[PREFIX][k])
 		wire(w, NETWORK_SOURCE, w->user, NETWORK_NEVER);
@@ -135,9 +135,7 @@ static void wire_ends(wiring *w)
 	for (uint32_t i = 0; i < p->inputs.n; i++)
 		wire_made(w, p->inputs.at[i], NETWORK_SOURCE);
 	w->user = NETWORK_SINK;
-	for (uint32_t i = 0; i < p->out_tree.n; i++)
-		if (p->out_tree.at[i].kind == TREE_VALUE)
-			wire_need(w, p->out_tree.at[i].u.v);
+	plan_each_output(p, wire_need, w);
 }
 
 /* All touches are with the first use; what only prepares the next tensor may stay behind in the prefix, but not in the
@@ -157,7 +155,7 @@ static void wire_states(wiring *w)
 	}
 }
 
-/* The side of the state that is re-bound; NONE: nobody uses the old tensor, and whoever makes the new one does it. */
+/* The side of the state that is re-bound; NONE: no node uses the old tensor, and the maker of the new one re-binds it. */
 static node_id rebind_user(const exact *x, const rebind *r)
 {
 	for (uint32_t i = 0; i < x->states.all.n; i++)
@@ -179,8 +177,8 @@ static void wire_rebinds(wiring *w)
 	}
 }
 
-/* Whoever holds the memory on the prefix's side keeps who reads all of it there. Memory of the model is held by who makes
-   a view of it: those meet in its vertex, which has no other use. */
+/* The holder of the memory, in the prefix, keeps the node that reads all of it there. Memory of the model is held by
+   the nodes that make views of it: those meet in its vertex, which has no other use. */
 static void wire_reach(wiring *w, const reach *r)
 {
 	const plan *p = w->x->p;
@@ -228,14 +226,9 @@ static void find_needed(exact *x)
 	const plan *p = x->p;
 	for (value_id v = 0; v < p->values.n; v++)
 		x->needed[v] = x->f->live.last[v] == p->nodes.n;
-	for (node_id k = 0; k < p->nodes.n; k++) {
-		const node *n = &p->nodes.at[k];
-		if (in_prefix(x, k))
-			continue;
-		node_each_arg(p, k, mark_needed, x);
-		for (uint32_t i = 0; i < n->nwrites; i++)
-			mark_needed(x, p->ids.at[n->writes + i]);
-	}
+	for (node_id k = 0; k < p->nodes.n; k++)
+		if (!in_prefix(x, k))
+			node_each_use(p, k, mark_needed, x);
 	for (uint32_t i = 0; i < p->rebinds.n; i++) {
 		node_id user = rebind_user(x, &p->rebinds.at[i]);
 		if (user != NONE && (user == p->nodes.n || !in_prefix(x, user)))
@@ -272,7 +265,7 @@ static bool find_shared(exact *x, value_id *one, value_id *other)
 
 /* ---- the search ------------------------------------------------------------------------------------------------------ */
 
-static clv_status solve(exact *x, int64_t *bytes)
+static clv_status solve_cut(exact *x, int64_t *bytes)
 {
 	network net = {0};
 	clv_status st = build_network(x, &net);
@@ -313,7 +306,7 @@ static clv_status search(exact *x)
 	value_id one = NONE, other = NONE;
 	if (is_tired(x))
 		return CLV_OK;
-	TRY(solve(x, &bytes));
+	TRY(solve_cut(x, &bytes));
 	if (bytes >= NETWORK_NEVER || (x->best_bytes >= 0 && bytes >= x->best_bytes))
 		return CLV_OK;
 	if (!find_shared(x, &one, &other)) {
@@ -418,7 +411,7 @@ static uint32_t side_by_side(const exact *x, node_id *order)
 }
 
 /* What was found must be what the judge of all cuts finds too. */
-static clv_status check_result(const plan *p, uint32_t at)
+static clv_status check_cut(const plan *p, uint32_t at)
 {
 	clv_frontiers *f;
 	TRY(clv_frontiers_create(p, NULL, &f));
@@ -433,8 +426,7 @@ static clv_status take_result(const exact *x, clv_plan **plan_out, uint32_t *pos
 {
 	plan *p = NULL;
 	node_id *order = mem_ids(x->p->nodes.n);
-	if (!order)
-		return fail_nomem();
+	TRY_MEM(order);
 	uint32_t prefix = side_by_side(x, order);
 	clv_status st = prefix && prefix < x->p->nodes.n
 	                    ? plan_reorder(x->p, order, &p)
@@ -442,7 +434,7 @@ static clv_status take_result(const exact *x, clv_plan **plan_out, uint32_t *pos
 	                           prefix ? "suffix" : "prefix");
 	mem_free(order);
 	if (st == CLV_OK)
-		st = check_result(p, prefix - 1);
+		st = check_cut(p, prefix - 1);
 	if (st != CLV_OK) {
 		plan_free(p);
 		return st;
@@ -470,7 +462,7 @@ static clv_status mark_wanted(exact *x, const clv_exact_options *o)
 	return CLV_OK;
 }
 
-static clv_status find(exact *x, const clv_exact_options *o, clv_plan **plan_out, uint32_t *position_out)
+static clv_status find_cut(exact *x, const clv_exact_options *o, clv_plan **plan_out, uint32_t *position_out)
 {
 	TRY(check_total(x));
 	TRY(order_of_effects(x->p, &x->order));
@@ -485,18 +477,17 @@ static clv_status find(exact *x, const clv_exact_options *o, clv_plan **plan_out
 static clv_status exact_new(exact *x)
 {
 	uint32_t nodes = x->p->nodes.n, values = x->p->values.n;
-	x->must[PREFIX] = mem_alloc((nodes + 1) * sizeof(bool));
-	x->must[SUFFIX] = mem_alloc((nodes + 1) * sizeof(bool));
-	x->best = mem_alloc((nodes + 1) * sizeof(bool));
-	x->needed = mem_alloc((values + 1) * sizeof(bool));
-	x->side = mem_alloc(vertex_count(x->p) * sizeof(bool));
-	x->path = mem_ids(vertex_count(x->p));
-	x->last_writer = mem_ids(values);
-	x->crossing = mem_ids(values);
-	return x->must[PREFIX] && x->must[SUFFIX] && x->best && x->needed && x->side && x->path && x->last_writer &&
-	               x->crossing
-	           ? CLV_OK
-	           : fail_nomem();
+	x->must[PREFIX] = arena_array(&x->arrays, nodes, sizeof(bool));
+	x->must[SUFFIX] = arena_array(&x->arrays, nodes, sizeof(bool));
+	x->best = arena_array(&x->arrays, nodes, sizeof(bool));
+	x->needed = arena_array(&x->arrays, values, sizeof(bool));
+	x->side = arena_array(&x->arrays, vertex_count(x->p), sizeof(bool));
+	x->path = arena_ids(&x->arrays, vertex_count(x->p));
+	x->last_writer = arena_ids(&x->arrays, values);
+	x->crossing = arena_ids(&x->arrays, values);
+	TRY_MEM(x->must[PREFIX] && x->must[SUFFIX] && x->best && x->needed && x->side && x->path && x->last_writer &&
+	        x->crossing);
+	return CLV_OK;
 }
 
 static void exact_free(exact *x)
@@ -505,14 +496,7 @@ static void exact_free(exact *x)
 	vec_free(&x->reaches);
 	state_list_free(&x->states);
 	vec_free(&x->demands);
-	mem_free(x->must[PREFIX]);
-	mem_free(x->must[SUFFIX]);
-	mem_free(x->best);
-	mem_free(x->needed);
-	mem_free(x->side);
-	mem_free(x->path);
-	mem_free(x->last_writer);
-	mem_free(x->crossing);
+	arena_free(&x->arrays);
 }
 
 static clv_status cut_exactly(exact *x, const clv_exact_options *o, clv_plan **plan_out, uint32_t *position_out)
@@ -526,7 +510,7 @@ static clv_status cut_exactly(exact *x, const clv_exact_options *o, clv_plan **p
 			            plan_s(x->p, x->p->symbols.at[i].name));
 	clv_status st = exact_new(x);
 	if (st == CLV_OK)
-		st = find(x, o, plan_out, position_out);
+		st = find_cut(x, o, plan_out, position_out);
 	exact_free(x);
 	return st;
 }

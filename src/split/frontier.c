@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "base/options.h"
 #include "file/payload.h"
 #include "plan/flops.h"
@@ -69,7 +70,7 @@ static int64_t at_most_64(__int128 n)
 
 /* ---- what crosses ---------------------------------------------------------------------------------------------------- */
 
-static clv_status add_entry(crossings *c, uint32_t tree_node, value_id v)
+static clv_status add_crossing_entry(crossings *c, uint32_t tree_node, value_id v)
 {
 	uint32_t next = c->head[tree_node];
 	c->head[tree_node] = c->entries.n;
@@ -81,20 +82,14 @@ static clv_status add_interval(crossings *c, value_id v, uint32_t first, uint32_
 {
 	for (first += c->n, end += c->n; first < end; first /= 2, end /= 2) {
 		if (first & 1)
-			TRY(add_entry(c, first++, v));
+			TRY(add_crossing_entry(c, first++, v));
 		if (end & 1)
-			TRY(add_entry(c, --end, v));
+			TRY(add_crossing_entry(c, --end, v));
 	}
 	return CLV_OK;
 }
 
 typedef VEC(value_id) value_list;
-
-static int compare_ids(const void *a, const void *b)
-{
-	value_id x = *(const value_id *)a, y = *(const value_id *)b;
-	return (x > y) - (x < y);
-}
 
 /* What crosses, ascending. */
 static clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list *out)
@@ -103,8 +98,7 @@ static clv_status frontier_values(const clv_frontiers *f, uint32_t i, value_list
 	for (uint32_t t = i + c->n; t > 0; t /= 2)
 		for (uint32_t e = c->head[t]; e != NONE; e = c->entries.at[e].next)
 			TRY(vec_push(out, c->entries.at[e].v));
-	if (out->n)
-		qsort(out->at, out->n, sizeof *out->at, compare_ids);
+	out->n = sort_unique_ids(out->at, out->n);
 	return CLV_OK;
 }
 
@@ -234,12 +228,8 @@ static node_id *first_uses(const clv_frontiers *f)
 	user u = {mem_ids(p->values.n), p->nodes.n};
 	for (value_id v = 0; u.first && v < p->values.n; v++)
 		u.first[v] = f->live.last[v];
-	while (u.first && u.now-- > 0) {
-		const node *n = &p->nodes.at[u.now];
-		node_each_arg(p, u.now, note_first, &u);
-		for (uint32_t w = 0; w < n->nwrites; w++)
-			note_first(&u, p->ids.at[n->writes + w]);
-	}
+	while (u.first && u.now-- > 0)
+		node_each_use(p, u.now, note_first, &u);
 	return u.first;
 }
 
@@ -261,7 +251,7 @@ static __int128 *amount_of(holding *h, enum amount a)
 }
 
 /* What is read from node `first` to node `last` is in the prefix from `first` on, in the suffix up to `last`. */
-static void hold(const clv_frontiers *f, holding *by, node_id first, node_id last, enum amount a, int64_t n)
+static void hold_amount(const clv_frontiers *f, holding *by, node_id first, node_id last, enum amount a, int64_t n)
 {
 	if (first < f->n)
 		amount_of(&by[first], a)[PREFIX] += n;
@@ -274,8 +264,8 @@ static void hold_params(const clv_frontiers *f, const node_id *first, holding *b
 	for (value_id v = 0; v < f->p->values.n; v++)
 		if (f->p->values.at[v].kind == VALUE_PARAM && first[v] != NONE) {
 			int64_t n = product_of_sizes(f, v, 1), bytes = value_bytes_at(f, v);
-			hold(f, by, first[v], f->live.last[v], PARAMS, n);
-			hold(f, by, first[v], f->live.last[v], PARAM_BYTES, bytes);
+			hold_amount(f, by, first[v], f->live.last[v], PARAMS, n);
+			hold_amount(f, by, first[v], f->live.last[v], PARAM_BYTES, bytes);
 			all->params += n;
 			all->param_bytes += bytes;
 		}
@@ -298,7 +288,7 @@ static void hold_memory(const clv_frontiers *f, node_id *first, node_id *last, h
 		if (!moves(p, v)) {
 			if (first[v] == NONE)
 				continue;
-			hold(f, by, first[v], last[v], OUTSIDE, value_bytes_at(f, v));
+			hold_amount(f, by, first[v], last[v], OUTSIDE, value_bytes_at(f, v));
 			all->outside += value_bytes_at(f, v);
 			continue;
 		}
@@ -402,21 +392,20 @@ clv_status choose_sizes(const plan *p, const clv_sizes *sizes, int64_t *syms)
 	return CLV_OK;
 }
 
-static clv_status eval_sizes(clv_frontiers *f, const clv_sizes *sizes)
+static clv_status eval_all_sizes(clv_frontiers *f, const clv_sizes *sizes)
 {
 	const plan *p = f->p;
 	f->syms = mem_alloc((p->symbols.n + 1) * sizeof *f->syms);
 	f->sizes = mem_alloc((p->exprs.n + 1) * sizeof *f->sizes);
 	f->defined = mem_alloc((p->exprs.n + 1) * sizeof *f->defined);
-	if (!f->syms || !f->sizes || !f->defined)
-		return fail_nomem();
+	TRY_MEM(f->syms && f->sizes && f->defined);
 	TRY(choose_sizes(p, sizes, f->syms));
 	return expr_eval_all(p, f->syms, f->sizes, f->defined);
 }
 
 /* ---- making and looking ---------------------------------------------------------------------------------------------- */
 
-static clv_status fill(clv_frontiers *f, const clv_sizes *sizes)
+static clv_status find_frontiers(clv_frontiers *f, const clv_sizes *sizes)
 {
 	TRY(node_names_new(f->p, &f->names));
 	f->n = f->p->nodes.n ? f->p->nodes.n - 1 : 0;
@@ -424,10 +413,9 @@ static clv_status fill(clv_frontiers *f, const clv_sizes *sizes)
 	f->formulas = mem_alloc(sizeof *f->formulas);
 	if (f->formulas)
 		pthread_mutex_init(&f->formulas->lock, NULL);
-	if (!f->at || !f->formulas)
-		return fail_nomem();
+	TRY_MEM(f->at && f->formulas);
 	TRY(liveness_parts(f->p, &f->live, NULL));
-	TRY(eval_sizes(f, sizes));
+	TRY(eval_all_sizes(f, sizes));
 	TRY(count_crossing(f));
 	count_inputs(f);
 	TRY(count_memory(f));
@@ -441,10 +429,9 @@ clv_status clv_frontiers_create(const clv_plan *p, const clv_sizes *sizes, clv_f
 	if (!p || !out)
 		return fail(CLV_E_INVALID, "clv_frontiers_create: an argument is NULL");
 	clv_frontiers *f = mem_alloc(sizeof *f);
-	if (!f)
-		return fail_nomem();
+	TRY_MEM(f);
 	f->p = p;
-	clv_status st = fill(f, sizes);
+	clv_status st = find_frontiers(f, sizes);
 	if (st != CLV_OK) {
 		clv_frontiers_free(f);
 		return st;
@@ -534,7 +521,7 @@ clv_status clv_frontiers_total(const clv_frontiers *f, clv_total *out)
 }
 
 /* sum += bytes of v, in symbols. */
-static clv_status add_bytes(const plan *p, value_id v, poly *sum)
+static clv_status add_value_bytes(const plan *p, value_id v, poly *sum)
 {
 	const value *x = &p->values.at[v];
 	poly bytes = {0};
@@ -552,7 +539,7 @@ static clv_status print_bytes(const plan *p, const value_list *values, strbuf *b
 	poly sum = {0};
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; st == CLV_OK && i < values->n; i++)
-		st = add_bytes(p, values->at[i], &sum);
+		st = add_value_bytes(p, values->at[i], &sum);
 	if (st == CLV_OK)
 		st = poly_print(p, &sum, b);
 	vec_free(&sum);
@@ -626,7 +613,7 @@ static void list_values(formula_walk *w)
 static clv_status change_sum(formula_walk *w, value_id v, bool gone)
 {
 	poly bytes = {0};
-	clv_status st = add_bytes(w->f->p, v, &bytes);
+	clv_status st = add_value_bytes(w->f->p, v, &bytes);
 	if (st == CLV_E_OVERFLOW) {
 		w->nameless = gone ? w->nameless - 1 : w->nameless + 1;
 		st = CLV_OK;
@@ -648,8 +635,7 @@ static clv_status put_formula(formula_walk *w, uint32_t i, formula_fn put, void 
 	else if (st != CLV_OK)
 		return st;
 	strbuf_putc(&w->text, '\0');
-	if (w->text.failed)
-		return fail_nomem();
+	TRY_MEM(!w->text.failed);
 	return put(ctx, i, w->given_up || w->nameless || w->sum.n > FORMULA_TERMS ? NULL : w->text.at);
 }
 
@@ -670,16 +656,14 @@ clv_status frontiers_formulas(const clv_frontiers *f, formula_fn put, void *ctx)
 {
 	size_t values = (size_t)f->p->values.n + 1, positions = (size_t)f->n + 1;
 	formula_walk w = {.f = f, .text = STRBUF_INIT};
-	w.born = mem_ids(positions);
-	w.gone = mem_ids(positions);
-	w.next_born = mem_ids(values);
-	w.next_gone = mem_ids(values);
+	arena a = {0};
+	w.born = arena_ids(&a, positions);
+	w.gone = arena_ids(&a, positions);
+	w.next_born = arena_ids(&a, values);
+	w.next_gone = arena_ids(&a, values);
 	bool memory = w.born && w.gone && w.next_born && w.next_gone;
 	clv_status st = memory ? walk_formulas(&w, put, ctx) : fail_nomem();
-	mem_free(w.born);
-	mem_free(w.gone);
-	mem_free(w.next_born);
-	mem_free(w.next_gone);
+	arena_free(&a);
 	vec_free(&w.sum);
 	strbuf_free(&w.text);
 	return st;

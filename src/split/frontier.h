@@ -33,7 +33,7 @@ typedef struct crossings {
 	VEC(crossing_entry) entries;
 } crossings;
 
-/* Formulas of all positions, made when a second one is asked for: who asks for two asks for all. */
+/* Formulas of all positions, made when a second one is asked for: a caller that asks for two asks for all. */
 typedef struct formula_table {
 	pthread_mutex_t lock;
 	bool asked;
@@ -112,6 +112,5 @@ double objective_value(const frontier *c, const clv_objective *o);         /* wh
 bool objective_allows(const frontier *c, const clv_objective *o);          /* safe, and meets the constraints */
 clv_status objective_explain(const clv_frontiers *f, uint32_t i, const clv_objective *o); /* what frontier i misses */
 clv_status objective_unmet(const clv_frontiers *f, const clv_objective *o); /* why no frontier is allowed */
-bool objective_is_timed(const clv_objective *o);                            /* it asks about latency */
 
 #endif

@@ -1,6 +1,6 @@
-/* What makes a frontier unsafe.
+/* Decides which frontiers are unsafe, and why.
  *
- * The suffix writes memory that crosses and that somebody else holds too (memory that crosses once is copied by the suffix
+ * The suffix writes memory that crosses and that is also held elsewhere (memory that crosses once is copied by the suffix
  * before it writes); both halves use a tensor of the model that the forward changes; the suffix reads memory beyond the
  * elements that cross; something crosses that is no ordinary tensor; or nothing crosses at all. One walk over the values,
  * as good as linear: a frontier that has its reason is not looked at again. */
@@ -149,7 +149,7 @@ static void add_older(void *ctx, value_id v)
 	j->oldest[root] = v;
 }
 
-static void find_written(judgement *j)
+static void find_written_memory(judgement *j)
 {
 	const plan *p = j->f->p;
 	last_writers(p, j->writer);
@@ -229,7 +229,7 @@ static clv_status judge_all(judgement *j)
 	clv_frontiers *f = j->f;
 	for (node_id k = 0; k <= f->n; k++)
 		j->open[k] = k;
-	find_written(j);
+	find_written_memory(j);
 	for (value_id v = 0; f->n && v < f->p->values.n; v++)
 		TRY(judge_value(j, v));
 	for (value_id v = 0; v < f->p->values.n; v++)

@@ -1,5 +1,6 @@
-/* The place of a cut: which side the modules are on, and the same place in another plan of the same model. In train and in
- * eval mode, or at other sizes, other operators may run before, after, and where the cut is. */
+/* Finds the place of a cut in another plan of the same model.
+ * The place of a cut: which side the modules are on, and the same place in another plan of the same model. In train and
+ * in eval mode, or at other sizes, other operators may run before, after, and where the cut is. */
 #include <string.h>
 
 #include "plan/diff.h"
@@ -8,8 +9,7 @@
 clv_status scope_sides(const plan *p, node_id end, uint8_t **out)
 {
 	uint8_t *bits = mem_alloc((size_t)p->scopes.n + 1);
-	if (!bits)
-		return fail_nomem();
+	TRY_MEM(bits);
 	for (node_id n = 0; n < p->nodes.n; n++)
 		if (p->nodes.at[n].scope != NONE)
 			bits[p->nodes.at[n].scope] |= (uint8_t)(1u << (n < end ? PREFIX : SUFFIX));

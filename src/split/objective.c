@@ -41,59 +41,23 @@ static double latency(const frontier *c, const clv_objective *o)
 	       c->flops[SUFFIX] / o->suffix_flops_per_s;
 }
 
-static double prefix_memory(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return amount(c->memory[PREFIX]);
-}
+/* Those that the frontier has as they are. */
+#define MEASURE(name, value)                                                                                           \
+	static double name(const frontier *c, const clv_objective *o)                                                      \
+	{                                                                                                                  \
+		(void)o;                                                                                                       \
+		return value;                                                                                                  \
+	}
 
-static double suffix_memory(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return amount(c->memory[SUFFIX]);
-}
-
-static double prefix_flops(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return c->flops[PREFIX];
-}
-
-static double suffix_flops(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return c->flops[SUFFIX];
-}
-
-static double balance(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return fabs(c->flops[PREFIX] - c->flops[SUFFIX]);
-}
-
-static double prefix_params(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return amount(c->params[PREFIX]);
-}
-
-static double suffix_params(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return amount(c->params[SUFFIX]);
-}
-
-static double flops_fraction(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return c->cost;
-}
-
-static double trainable(const frontier *c, const clv_objective *o)
-{
-	(void)o;
-	return c->trainable;
-}
+MEASURE(prefix_memory, amount(c->memory[PREFIX]))
+MEASURE(suffix_memory, amount(c->memory[SUFFIX]))
+MEASURE(prefix_flops, c->flops[PREFIX])
+MEASURE(suffix_flops, c->flops[SUFFIX])
+MEASURE(balance, fabs(c->flops[PREFIX] - c->flops[SUFFIX]))
+MEASURE(prefix_params, amount(c->params[PREFIX]))
+MEASURE(suffix_params, amount(c->params[SUFFIX]))
+MEASURE(flops_fraction, c->cost)
+MEASURE(trainable, c->trainable)
 
 static const struct goal {
 	const char *name;
@@ -178,7 +142,8 @@ bool objective_allows(const frontier *c, const clv_objective *o)
 
 /* ---- reading --------------------------------------------------------------------------------------------------------- */
 
-bool objective_is_timed(const clv_objective *o)
+/* It asks about latency. */
+static bool is_timed(const clv_objective *o)
 {
 	return o->max_latency_s > 0 || (o->minimize && !strcmp(o->minimize, "latency"));
 }
@@ -196,7 +161,7 @@ static clv_status check_goal(const clv_objective *o)
 {
 	strbuf b = STRBUF_INIT;
 	char *list;
-	if (objective_is_timed(o) && o->bandwidth_bytes_per_s == 0)
+	if (is_timed(o) && o->bandwidth_bytes_per_s == 0)
 		return fail(CLV_E_INVALID, "latency needs the constraint bandwidth_bytes_per_s: how fast the boundary travels");
 	if (!o->minimize || goal_named(o->minimize))
 		return CLV_OK;

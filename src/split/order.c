@@ -1,4 +1,4 @@
-/* The order that effects ask for.
+/* Finds the order that effects impose on nodes.
  *
  * Something with a state (a piece of memory, the random generator, the world outside) is used by nodes that change it and
  * nodes that only depend on it: a change stays between the uses before and after it.
@@ -17,7 +17,7 @@ typedef struct use_entry {
 	uint32_t next; /* NONE: the last */
 } use_entry;
 
-/* Who changed it last, and who has used it since. */
+/* The node that changed it last, and the nodes that used it since. */
 typedef struct state_of {
 	node_id change;
 	uint32_t uses; /* first in ordering->uses; NONE: none */
@@ -40,7 +40,7 @@ typedef struct ordering {
 	clv_status st;
 } ordering;
 
-static void keep(ordering *o, node_id before)
+static void keep_pair(ordering *o, node_id before)
 {
 	if (o->st == CLV_OK && before != NONE && before != o->now)
 		o->st = vec_push(o->out, ((order_pair){before, o->now}));
@@ -48,7 +48,7 @@ static void keep(ordering *o, node_id before)
 
 static void use_state(ordering *o, state_of *s)
 {
-	keep(o, s->change);
+	keep_pair(o, s->change);
 	uint32_t next = s->uses;
 	s->uses = o->uses.n;
 	if (o->st == CLV_OK)
@@ -57,14 +57,14 @@ static void use_state(ordering *o, state_of *s)
 
 static void change_state(ordering *o, state_of *s)
 {
-	keep(o, s->change);
+	keep_pair(o, s->change);
 	for (uint32_t u = s->uses; o->st == CLV_OK && u != NONE; u = o->uses.at[u].next)
-		keep(o, o->uses.at[u].node);
+		keep_pair(o, o->uses.at[u].node);
 	s->change = o->now;
 	s->uses = NONE;
 }
 
-/* Memory that nobody writes only has to be there: later uses of it need not be kept. */
+/* Memory that is never written only has to exist: later uses of it need not be kept. */
 static void use_memory(void *ctx, value_id v)
 {
 	ordering *o = ctx;
@@ -72,7 +72,7 @@ static void use_memory(void *ctx, value_id v)
 	if (o->written[root])
 		use_state(o, &o->memory[root]);
 	else
-		keep(o, o->memory[root].change);
+		keep_pair(o, o->memory[root].change);
 }
 
 static void make_memory(void *ctx, value_id v)
@@ -94,7 +94,7 @@ static outside *place_of(ordering *o, value_id v)
 static void keep_all(ordering *o, const node_id *before, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
-		keep(o, before[i]);
+		keep_pair(o, before[i]);
 }
 
 static void add_once(ordering *o, outside *at, bool writer)
@@ -168,7 +168,7 @@ static void order_node(ordering *o)
 	}
 	node_each_result(p, o->now, make_memory, o);
 	if (node_draws(p, o->now)) {
-		keep(o, o->draw);
+		keep_pair(o, o->draw);
 		o->draw = o->now;
 	}
 	if (looks_at_data(p, o->now))
@@ -176,7 +176,7 @@ static void order_node(ordering *o)
 	else if (leaves_a_trace(p, o->now))
 		use_state(o, &o->world);
 	else
-		keep(o, o->world.change);
+		keep_pair(o, o->world.change);
 }
 
 static clv_status order_all(ordering *o)

@@ -1,5 +1,6 @@
-/* Operators that read the memory of a tensor beyond its elements: what crosses a cut are elements, in memory of their own
- * on the other side. */
+/* Finds operators that read memory beyond the elements of their arguments.
+ * Operators that read the memory of a tensor beyond its elements: what crosses a cut are elements, in memory of their
+ * own on the other side. */
 #include "split/frontier.h"
 
 #include "plan/ops.h"
@@ -27,7 +28,7 @@ static void note_reach(void *ctx, value_id v)
 		w->st = vec_push(w->out, ((reach){w->now, v, w->from[alias_root(w->p, v)]}));
 }
 
-static clv_status walk(reach_walk *w)
+static clv_status walk_reaches(reach_walk *w)
 {
 	const plan *p = w->p;
 	for (uint32_t i = 0; i < p->inputs.n; i++)
@@ -43,7 +44,7 @@ static clv_status walk(reach_walk *w)
 clv_status find_reaches(const plan *p, reach_list *out)
 {
 	reach_walk w = {.p = p, .out = out, .from = mem_ids(p->values.n)};
-	clv_status st = w.from ? walk(&w) : fail_nomem();
+	clv_status st = w.from ? walk_reaches(&w) : fail_nomem();
 	mem_free(w.from);
 	return st;
 }

@@ -1,4 +1,4 @@
-/* The speed of a model as `cleave bench --json` measured it. The file may be anybody's. */
+/* Reads the speed of a model from the output of `cleave bench --json`. The file is hostile. */
 #include <math.h>
 
 #include "file/json.h"

@@ -1,7 +1,7 @@
-/* State: see state.h.
+/* Finds tensors of the model that a forward changes, and the nodes that touch them.
  *
- * Memory that is written in place is touched by whoever uses a tensor on it. A tensor that is only re-bound is touched by
- * whoever uses the tensor itself: views of the old one stay what they are. Where it is both, the next run writes into
+ * Memory that is written in place is touched by every node that uses a tensor on it. A tensor that is only re-bound is touched by
+ * the nodes that use the tensor itself: views of the old one stay what they are. Where it is both, the next run writes into
  * memory of the new tensor, so that is touched too. */
 #include "split/state.h"
 
@@ -83,20 +83,11 @@ static void add_touch(state_walk *w, uint32_t s, bool before)
 	w->st = vec_push(&w->out->touches, ((state_touch){s, w->now, before}));
 }
 
-static void touch(void *ctx, value_id v)
+static void touch_state(void *ctx, value_id v)
 {
 	state_walk *w = ctx;
 	add_touch(w, w->memory[alias_root(w->p, v)], false);
 	add_touch(w, w->itself[v], false);
-}
-
-static void touch_output(state_walk *w)
-{
-	const plan *p = w->p;
-	w->now = p->nodes.n;
-	for (uint32_t i = 0; i < p->out_tree.n; i++)
-		if (p->out_tree.at[i].kind == TREE_VALUE)
-			touch(w, p->out_tree.at[i].u.v);
 }
 
 static void touch_rebind(state_walk *w, uint32_t i)
@@ -105,7 +96,7 @@ static void touch_rebind(state_walk *w, uint32_t i)
 	const rebind *r = &p->rebinds.at[i];
 	const node_id parts[] = {p->values.at[r->value].def, w->writer[alias_root(p, r->value)], w->places[i]};
 	w->now = w->places[i];
-	touch(w, r->value);
+	touch_state(w, r->value);
 	for (unsigned k = 0; k < sizeof parts / sizeof *parts; k++) {
 		w->now = parts[k];
 		if (parts[k] != NONE)
@@ -121,7 +112,7 @@ static int by_state(const void *a, const void *b)
 	return (x->node > y->node) - (x->node < y->node);
 }
 
-static clv_status walk(state_walk *w)
+static clv_status walk_states(state_walk *w)
 {
 	const plan *p = w->p;
 	liveness live;
@@ -132,17 +123,14 @@ static clv_status walk(state_walk *w)
 	if (!w->out->all.n)
 		return CLV_OK;
 	w->last_use = mem_ids(w->out->all.n);
-	if (!w->last_use)
-		return fail_nomem();
+	TRY_MEM(w->last_use);
 	join_memory(w);
 	for (w->now = 0; w->now < p->nodes.n; w->now++) {
-		const node *n = &p->nodes.at[w->now];
-		node_each_arg(p, w->now, touch, w);
-		for (uint32_t i = 0; i < n->nwrites; i++)
-			touch(w, p->ids.at[n->writes + i]);
-		node_each_result(p, w->now, touch, w);
+		node_each_use(p, w->now, touch_state, w);
+		node_each_result(p, w->now, touch_state, w);
 	}
-	touch_output(w);
+	w->now = p->nodes.n;
+	plan_each_output(p, touch_state, w);
 	for (uint32_t i = 0; i < p->rebinds.n; i++)
 		touch_rebind(w, i);
 	TRY(w->st);
@@ -156,7 +144,7 @@ clv_status find_state(const plan *p, state_list *out)
 	uint32_t n = p->values.n;
 	state_walk w = {.p = p, .out = out, .writer = mem_ids(n), .places = mem_ids(p->rebinds.n), .memory = mem_ids(n)};
 	w.itself = mem_ids(n);
-	clv_status st = w.writer && w.places && w.memory && w.itself ? walk(&w) : fail_nomem();
+	clv_status st = w.writer && w.places && w.memory && w.itself ? walk_states(&w) : fail_nomem();
 	mem_free(w.writer);
 	mem_free(w.places);
 	mem_free(w.memory);

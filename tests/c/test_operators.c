@@ -84,8 +84,7 @@ static void a_refusal_names_operator_node_module_line_reason_and_remedy(void **s
 	(void)state;
 	FAILS(check_op("aten::from_file", NULL), CLV_E_UNSUPPORTED,
 	      "node from_file in body.0 at model.py:12: aten::from_file reads or writes files, so a file may not hold it; "
-	      "who "
-	      "trusts the file allows it by name: \"aten::from_file\"");
+	      "if you trust the file, allow it by name: \"aten::from_file\"");
 	FAILS(check_op("aten::from_file.out", NULL), CLV_E_UNSUPPORTED, "aten::from_file.out reads or writes files");
 	assert_null(strstr(status_message(), "\"aten::from_file.out\"")); /* the name covers all overloads */
 }

@@ -121,6 +121,17 @@ def test_statistics_are_of_all_that_take_them() -> None:
     assert {n.removeprefix("aten::") for n in taken - set(with_columns("STATISTICS"))} == reading
 
 
+def test_operators_that_take_a_shape_alone_are_listed() -> None:
+    listed = set(operators.reasons("TAKES_SHAPE"))
+    named = (n.partition("::") for n in torch._C._dispatch_get_all_op_names())
+    bases = {(space, rest.partition(".")[0]) for space, _, rest in named}
+    assert {base for space, base in bases if base.endswith("_like") or base.startswith("new_")} == listed
+    x, more = torch.rand(2, 3), {"full_like": [2.0], "new_full": [[4], 2.0], "new_ones": [[4]], "new_zeros": [[4]]}
+    for base in ("full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros"):
+        call = getattr(torch.ops.aten, base)
+        assert torch.equal(call(x, *more.get(base, [])), call(x * torch.nan, *more.get(base, []))), base
+
+
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 SHAPES = {1: (3, 4), 2: (3, 4), 3: (3, 4, 6), 4: (3, 4, 6, 6), 5: (3, 4, 6, 6, 6)}
