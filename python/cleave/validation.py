@@ -364,7 +364,7 @@ def validate_split(
             _try_ways(runtime, take_apart(runtime._target, *as_inputs(batch)), ways)
             count += 1
     if count == 0:
-        raise ArgumentError("batches is empty: at least one batch is needed")
+        raise ArgumentError("batches is empty: there is no batch to measure with")
     return CompressionReport(tuple(w.result(count) for w in ways))
 
 
