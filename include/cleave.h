@@ -10,8 +10,8 @@
  *                      built without them, METIS, zstd and OpenSSL.
  *     libcleave        all of that, and running. Links libtorch, needs no Python.
  *
- * Link one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`). Groups marked
- * [run] are only in libcleave.
+ * Link one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`). What is
+ * marked [run], a group or a function, is only in libcleave.
  *
  * Conventions
  * -----------
@@ -679,11 +679,11 @@ CLV_API const char *clv_runtime_engine(const clv_runtime *r);
     @threads may be called while other threads run r. */
 CLV_API void clv_runtime_cancel(clv_runtime *r);
 
-/** Waits until a device ("cuda:0") has finished its work; returns at once for the CPU.
+/** [run] Waits until a device ("cuda:0") has finished its work; returns at once for the CPU.
     @errors CLV_E_TORCH. */
 CLV_API clv_status clv_synchronize(const char *device);
 
-/** Seeds the random numbers of the whole process, on the CPU and on the devices in use.
+/** [run] Seeds the random numbers of the whole process, on the CPU and on the devices in use.
     @errors CLV_E_TORCH. */
 CLV_API clv_status clv_set_seed(uint64_t seed);
 
@@ -1289,9 +1289,9 @@ CLV_API clv_status clv_artifact_html(const clv_artifact *a, const clv_report_opt
 
 /** @} */
 
-/* ---- tracing, profiling, sandboxes [run] ------------------------------------------------------------------------ */
+/* ---- tracing, profiling, sandboxes ------------------------------------------------------------------------------ */
 
-/** @defgroup tracing Tracing, profiling, sandboxes (experimental) [run]
+/** @defgroup tracing Tracing, profiling, sandboxes (experimental)
  *  @{ */
 
 /** Inputs of the model, as clv_runtime_run() takes them. */
@@ -1344,7 +1344,7 @@ typedef struct clv_trace_options {
 	 .rtol = -1, .atol = -1}
 /* clang-format on */
 
-/** Compiles what can be compiled of an artifact that holds a whole, uncut model. Every compiled segment is compared with its
+/** [run] Compiles what can be compiled of an artifact that holds a whole, uncut model. Every compiled segment is compared with its
     operators on all calls; one that fails or differs is narrowed down until only the operator to blame is left out. Segments
     that are slower than their operators are dropped. The new artifact keeps what it needs of `a`; clv_artifact_report()
     describes the result.
@@ -1401,7 +1401,7 @@ CLV_API uint32_t clv_runtime_profile_count(const clv_runtime *r);
 /** Describes timed node i. */
 CLV_API clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out);
 
-/** For `cleave-torch sandbox` only: serves a runtime with `sandbox` over its end of a socket, until the runtime is gone, in a
+/** [run] For `cleave-torch sandbox` only: serves a runtime with `sandbox` over its end of a socket, until the runtime is gone, in a
     process that does nothing else. */
 CLV_API int clv_sandbox_serve(int socket);
 

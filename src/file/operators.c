@@ -66,14 +66,16 @@ static bool is_named(const op_name *op, const char *const *allow, uint32_t nallo
 /* What a call reads and gives, as the plan says it; a run holds every result to that. */
 typedef struct call_kinds {
 	const plan *p;
-	bool sparse, dataless; /* reads a sparse or nested tensor; has to do with one that has no data */
+	bool sparse;         /* it reads a sparse or nested tensor */
+	bool data, dataless; /* it has to do with tensors, and with tensors without data */
 } call_kinds;
 
 static void note_result(void *ctx, value_id v)
 {
 	call_kinds *k = ctx;
 	const value *x = &k->p->values.at[v];
-	k->dataless |= x->type == TYPE_TENSOR && !strncmp(plan_s(k->p, x->device), "meta", 4);
+	if (x->type == TYPE_TENSOR)
+		*(strncmp(plan_s(k->p, x->device), "meta", 4) ? &k->data : &k->dataless) = true;
 }
 
 static void note_argument(void *ctx, value_id v)
@@ -89,8 +91,8 @@ static const char *refuses_tensors(const plan *p, node_id n, const op_name *op)
 	call_kinds k = {.p = p};
 	node_each_arg(p, n, note_argument, &k);
 	node_each_result(p, n, note_result, &k);
-	if (k.dataless)
-		return "takes or makes a tensor without data (device meta)";
+	if (k.data && k.dataless) /* it runs without data, and what it returns is memory that nobody wrote */
+		return "mixes tensors with and without data (device meta)";
 	return k.sparse && !op_listed(FILE_SPARSE, op) ? "does not check sparse or nested tensors" : NULL;
 }
 
