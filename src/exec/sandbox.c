@@ -721,7 +721,7 @@ static uint32_t count_written(const runtime_plan *e)
 
 /* Of the type that the plan says; sizes too, where the plan knows them before the run. */
 static clv_status check_reply_output(const runtime *r, const plan_part *of, uint32_t i, const int64_t *symbols,
-                               const clv_tensor *t)
+                                     const clv_tensor *t)
 {
 	const plan *p = of->p;
 	const value *x = &p->values.at[of->outputs.at[i]];
