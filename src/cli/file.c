@@ -141,7 +141,7 @@ bool complain_artifact(const char *path, clv_status st)
 		complain("%s", why);
 	else
 		complain("%s: %s", name_of(path), why);
-	if (st == CLV_E_UNSUPPORTED && strstr(why, "allow it by name"))
+	if (st == CLV_E_UNSUPPORTED && clv_last_error_details()->op[0])
 		hint("--allow-operator NAME lets it through, for a file that you trust");
 	return false;
 }

@@ -115,6 +115,8 @@ static clv_status refuse_operator(const plan *p, node_id n, const op_name *op, c
 	else if (st == CLV_OK)
 		st =
 			fail(CLV_E_UNSUPPORTED, "node %.200s%.400s: \"%.200s\" is no operator with a namespace", name, place, text);
+	if (st == CLV_E_UNSUPPORTED && op)
+		detail(op, "%s", text);
 	mem_free(place);
 	node_names_free(names);
 	return st;

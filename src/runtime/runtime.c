@@ -460,6 +460,7 @@ static clv_status not_proven(const runtime_plan *e, const int64_t *symbols)
 	         "the model was never recorded at %s, so nothing says that it does the same there; save it with these "
 	         "sizes (prove=\"all\", or prepare_sizes before save), or allow sizes that are not proven",
 	         text);
+	detail(seen, "%s", text);
 	mem_free(text);
 	return st;
 }
