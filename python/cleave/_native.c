@@ -306,7 +306,8 @@ static PyMethodDef functions[] = {
 	{"set_error_classes", set_error_classes, METH_O, "set_error_classes({status number: class})"},
 	{"set_skipped_prefixes", set_skipped_prefixes, METH_O, "set_skipped_prefixes(tuple of folders)"},
 	{"compare", stream_compare_py, METH_VARARGS, "compare(a, b) -> (verdict, reason, operator)"},
-	{"align", stream_align_py, METH_VARARGS, "align(a, b) -> None, or why streams at two sizes do not align, and whether lengths of lists do"},
+	{"align", stream_align_py, METH_VARARGS,
+     "align(a, b) -> None, or why streams at two sizes do not align, and whether lengths of lists do"},
 	{"data_points", stream_data_points_py, METH_VARARGS,
      "data_points(streams, points, nsymbols) -> (points, nsymbols)"},
 	{"build", plan_build_py, METH_VARARGS,
@@ -370,6 +371,7 @@ static PyMethodDef functions[] = {
 	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,
      "estimate_blocks(plan, ends, sizes, flops_per_s, bytes_per_s, node_us, training) -> rows"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
+	{"boundary_check", boundary_check_py, METH_VARARGS, "boundary_check(what is expected, what a boundary says)"},
 	{NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {

@@ -490,6 +490,23 @@ static clv_status run_sizes(void *ctx, uint32_t i)
 	return st;
 }
 
+/* find_boundary(what a boundary says, version of the weights that made it) -> number of the plan that made it */
+static PyObject *runtime_py_find_boundary(RuntimeObject *o, PyObject *args)
+{
+	PyObject *fields, *out = NULL;
+	long long version;
+	boundary_facts got;
+	uint32_t i;
+	if (!PyArg_ParseTuple(args, "O!L", &PyTuple_Type, &fields, &version))
+		return NULL;
+	if (facts_from(fields, &got)) {
+		clv_status st = runtime_find_boundary(o->r, &got, version, &i);
+		out = st == CLV_OK ? PyLong_FromUnsignedLong(i) : raise_status(st);
+	}
+	facts_free(&got);
+	return out;
+}
+
 /* run_suffix(number of the plan, values of its symbols, tensors in the order of labels, version of the weights that made
    them) -> (number of the plan that ran, outputs) */
 static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
@@ -804,6 +821,7 @@ static PyMethodDef runtime_methods[] = {
 	{"inputs", (PyCFunction)runtime_py_inputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
 	{"outputs", (PyCFunction)runtime_py_outputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
 	{"run", (PyCFunction)runtime_py_run, METH_VARARGS, "run(tensors, plan) -> (plan, sizes, outputs, version)"},
+	{"find_boundary", (PyCFunction)runtime_py_find_boundary, METH_VARARGS, "find_boundary(facts, version) -> plan"},
 	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
 	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
