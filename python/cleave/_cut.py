@@ -22,7 +22,7 @@ from ._threads import limited
 from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
 from .optimize import NONE, SAFE, Optimize
-from .payload import TensorSchema, check_tensors, dims
+from .payload import BoundaryPayload, TensorSchema, boundary_facts, check_tensors, dims
 from .plan import Program, check_call, check_example, finish, keep, plan_signature
 from .spec import SplitCandidate, SplitLatency, SplitSpec
 
@@ -154,17 +154,11 @@ class Cut:
 
     def in_order(self, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """A boundary's tensors as the suffix takes them."""
-        missing = [label for label in self.labels if label not in tensors]
-        if missing:
-            raise InputError(f"the boundary lacks {', '.join(missing)}")
-        if len(tensors) > len(self.labels):
-            unknown = [str(label) for label in tensors if label not in self.labels]
-            raise InputError(f"the boundary has {', '.join(unknown)}, which the split does not know")
         return [tensors[label] for label in self.labels]
 
     def check_schema(self, tensors: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> None:
         """Every tensor of a boundary against the plan: dtype, each dimension, device, grad flag."""
-        check_tensors(self.schema, dict(zip(self.labels, self.in_order(tensors), strict=True)), dict(sizes))
+        check_tensors(self.schema, dict(tensors), dict(sizes))
 
     def run_prefix(self, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """What crosses, in the order of the labels. State of the prefix is as after a call of the model."""
@@ -341,13 +335,8 @@ class Cuts(Plans[Cut]):
             cut.settle(arguments.leaves, self.symbols(cut, sizes))
         return cut
 
-    def check_boundary_sizes(self, sizes: Mapping[str, int], batch_size: Any) -> None:
-        """The sizes that a boundary brings are those of one call, and in their ranges."""
-        for s in self.sized.symbols if self.sized is not None else ():
-            n = sizes.get(s.name)
-            if type(n) is not int:
-                raise InputError(f"the boundary lacks the size {s.name}, or it is no size: {n!r}")
-            if not s.low <= n <= s.high:
-                raise InputError(f"the boundary has {s.name}={n}, the split is for {s.low} to {s.high}")
-            if s.is_batch and batch_size != n:
-                raise InputError(f"the boundary has batch {batch_size!r}, but {s.name}={n}")
+    def check_boundary(self, cut: Cut, boundary: BoundaryPayload) -> None:
+        """The sizes that a boundary brings are those of one call, and in their ranges; its labels are the cut's."""
+        symbols = self.sized.symbols if self.sized is not None else ()
+        ranges = [(s.name, s.low, s.high, s.is_batch) for s in symbols]
+        _native.boundary_check((None, None, ranges, cut.labels), boundary_facts(boundary))

@@ -182,6 +182,12 @@ class Served(Generic[P, T]):
         self.put(way, way.main, None if self.dispatch.list() else MAIN)
         return way
 
+    def drop(self, ways: Ways[P]) -> None:
+        """The plans of a regime, which are to be recorded anew."""
+        for plan in self.dispatch.list(ways):
+            self.dispatch.drop(plan)
+        ways.all = ()
+
     def _forget(self, ways: Ways[P]) -> None:
         """A regime of which no plan is left, or none could be made."""
         if not ways.all:

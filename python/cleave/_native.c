@@ -371,6 +371,7 @@ static PyMethodDef functions[] = {
 	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,
      "estimate_blocks(plan, ends, sizes, flops_per_s, bytes_per_s, node_us, training) -> rows"},
 	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
+	{"boundary_check", boundary_check_py, METH_VARARGS, "boundary_check(what is expected, what a boundary says)"},
 	{NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {

@@ -71,6 +71,7 @@ PyObject *payload_write_py(PyObject *self, PyObject *args);
 PyObject *payload_read_py(PyObject *self, PyObject *args);
 PyObject *arrays_load_py(PyObject *self, PyObject *path);
 PyObject *payload_check_py(PyObject *self, PyObject *args);
+PyObject *boundary_check_py(PyObject *self, PyObject *args);
 /* _native_checks.c: whether the model still is as it was captured */
 extern PyTypeObject ChecksType;
 bool checks_add_names(PyObject *m); /* types and constants of the module; false with an exception */

@@ -175,6 +175,99 @@ bool fields_from(payload *p, PyObject *fields)
 
 /* ---- checking --------------------------------------------------------------------------------------------------- */
 
+/* The texts of a list, which owns them; caller frees the array. */
+static const char **texts_from(PyObject *list, uint32_t *n)
+{
+	*n = (uint32_t)PyList_GET_SIZE(list);
+	const char **out = PyMem_Calloc(*n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < *n; i++)
+		if (!(out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)))) {
+			PyMem_Free(out);
+			return NULL;
+		}
+	return out ? out : (const char **)PyErr_NoMemory();
+}
+
+/* Numbers alone are sizes; what C has no number for is as large as can be. */
+static bool size_from(PyObject *o, int64_t *out)
+{
+	int over = 0;
+	if (!PyLong_CheckExact(o))
+		return false;
+	*out = PyLong_AsLongLongAndOverflow(o, &over);
+	if (over)
+		*out = over > 0 ? INT64_MAX : INT64_MIN;
+	return true;
+}
+
+bool facts_from(PyObject *fields, boundary_facts *out)
+{
+	PyObject *batch, *dict, *labels, *key, *o;
+	Py_ssize_t at = 0;
+	*out = (boundary_facts){0};
+	if (!PyArg_ParseTuple(fields, "ssOO!O!", &out->split_id, &out->signature, &batch, &PyDict_Type, &dict, &PyList_Type,
+	                      &labels))
+		return false;
+	out->has_batch_size = size_from(batch, &out->batch_size);
+	payload_number *sizes = PyMem_Calloc((size_t)PyDict_GET_SIZE(dict) + 1, sizeof *sizes);
+	out->sizes = sizes;
+	while (sizes && PyDict_Next(dict, &at, &key, &o))
+		if (PyUnicode_Check(key) && size_from(o, &sizes[out->nsizes].value) &&
+		    !(sizes[out->nsizes++].name = PyUnicode_AsUTF8(key)))
+			return false;
+	out->labels = sizes ? texts_from(labels, &out->nlabels) : (const char **)PyErr_NoMemory();
+	return out->labels != NULL;
+}
+
+void facts_free(boundary_facts *f)
+{
+	PyMem_Free((void *)f->sizes);
+	PyMem_Free((void *)f->labels);
+}
+
+static bool want_from(PyObject *fields, boundary_want *out)
+{
+	PyObject *signatures, *ranges, *labels;
+	*out = (boundary_want){0};
+	if (!PyArg_ParseTuple(fields, "zOO!O", &out->split_id, &signatures, &PyList_Type, &ranges, &labels))
+		return false;
+	boundary_range *sizes = PyMem_Calloc((size_t)PyList_GET_SIZE(ranges) + 1, sizeof *sizes);
+	out->sizes = sizes;
+	out->nsizes = (uint32_t)PyList_GET_SIZE(ranges);
+	for (uint32_t i = 0; sizes && i < out->nsizes; i++) {
+		long long low, high;
+		int is_batch;
+		if (!PyArg_ParseTuple(PyList_GET_ITEM(ranges, i), "sLLp", &sizes[i].name, &low, &high, &is_batch))
+			return false;
+		sizes[i].low = low;
+		sizes[i].high = high;
+		sizes[i].is_batch = is_batch;
+	}
+	if (!sizes)
+		return PyErr_NoMemory() != NULL;
+	return (!PyList_Check(signatures) || (out->signatures = texts_from(signatures, &out->nsignatures))) &&
+	       (!PyList_Check(labels) || (out->labels = texts_from(labels, &out->nlabels)));
+}
+
+/* boundary_check((split or None, signatures or None, [(size, low, high, whether it is the batch)], labels or None),
+   (split, signature, batch, sizes, labels)) */
+PyObject *boundary_check_py(PyObject *self, PyObject *args)
+{
+	PyObject *wanted, *given, *out = NULL;
+	boundary_want want = {0};
+	boundary_facts got = {0};
+	(void)self;
+	if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &wanted, &PyTuple_Type, &given))
+		return NULL;
+	if (want_from(wanted, &want) && facts_from(given, &got))
+		out = none_or_raise(boundary_check(&want, &got));
+	facts_free(&got);
+	PyMem_Free((void *)want.sizes);
+	PyMem_Free((void *)want.signatures);
+	PyMem_Free((void *)want.labels);
+	return out;
+}
+
 static bool tensor_facts(payload *p, PyObject *tensors, payload_tensor *out)
 {
 	for (uint32_t i = 0; i < p->schema.n; i++) {

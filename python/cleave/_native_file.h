@@ -18,4 +18,8 @@ PyObject *payload_losses(const payload *p);     /* {label: (method, absolute, re
 
 struct clv_artifact *artifact_of(PyObject *artifact); /* of an ArtifactType; borrowed */
 
+/* What a boundary says; borrows texts of the fields. facts_free, also on failure. */
+bool facts_from(PyObject *fields, boundary_facts *out);
+void facts_free(boundary_facts *f);
+
 #endif

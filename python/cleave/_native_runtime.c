@@ -439,16 +439,30 @@ static PyObject *sizes_to(const plan_part *of, clv_tensor *const *inputs)
 	return out;
 }
 
-/* run(tensors) -> (number of the plan, sizes, outputs, version of the weights) */
-static PyObject *runtime_py_run(RuntimeObject *o, PyObject *seq)
+/* run(tensors, number of the plan, by default of the one that serves) -> (number of the plan, sizes, outputs, version of
+   the weights) */
+static PyObject *runtime_py_run(RuntimeObject *o, PyObject *args)
 {
+	PyObject *seq;
 	Py_ssize_t n;
 	int64_t version = 0;
+	unsigned i = NONE;
+	if (!PyArg_ParseTuple(args, "O|I", &seq, &i))
+		return NULL;
+	if (i != NONE && i >= o->r->plans.n)
+		return PyErr_Format(PyExc_IndexError, "there is no plan %u", i);
 	clv_tensor **inputs = core_array(seq, &n);
 	if (!inputs)
 		return NULL;
 	RuntimeCall c = {.r = o->r, .call = {.inputs = inputs, .version = &version}};
-	PyObject *outputs = call_result(&c, runtime_serve(o->r, inputs, (uint32_t)n, run_plan, &c));
+	clv_status st;
+	if (i == NONE)
+		st = runtime_serve(o->r, inputs, (uint32_t)n, run_plan, &c);
+	else if ((uint32_t)n != o->r->plans.at[i].of.v.inputs.n)
+		st = fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %zd", o->r->plans.at[i].of.v.inputs.n, n);
+	else
+		st = run_plan(&c, i);
+	PyObject *outputs = call_result(&c, st);
 	PyObject *out = outputs ? Py_BuildValue("(INNL)", c.plan, sizes_to(&o->r->plans.at[c.plan].of, inputs), outputs,
 	                                        (long long)version)
 	                        : NULL;
@@ -474,6 +488,23 @@ static clv_status run_sizes(void *ctx, uint32_t i)
 	c->call.inputs = given;
 	PyMem_Free(inputs);
 	return st;
+}
+
+/* find_boundary(what a boundary says, version of the weights that made it) -> number of the plan that made it */
+static PyObject *runtime_py_find_boundary(RuntimeObject *o, PyObject *args)
+{
+	PyObject *fields, *out = NULL;
+	long long version;
+	boundary_facts got;
+	uint32_t i;
+	if (!PyArg_ParseTuple(args, "O!L", &PyTuple_Type, &fields, &version))
+		return NULL;
+	if (facts_from(fields, &got)) {
+		clv_status st = runtime_find_boundary(o->r, &got, version, &i);
+		out = st == CLV_OK ? PyLong_FromUnsignedLong(i) : raise_status(st);
+	}
+	facts_free(&got);
+	return out;
 }
 
 /* run_suffix(number of the plan, values of its symbols, tensors in the order of labels, version of the weights that made
@@ -789,7 +820,8 @@ PyObject *weight_digest_py(PyObject *self, PyObject *args)
 static PyMethodDef runtime_methods[] = {
 	{"inputs", (PyCFunction)runtime_py_inputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
 	{"outputs", (PyCFunction)runtime_py_outputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
-	{"run", (PyCFunction)runtime_py_run, METH_O, "run(tensors) -> (plan, sizes, outputs)"},
+	{"run", (PyCFunction)runtime_py_run, METH_VARARGS, "run(tensors, plan) -> (plan, sizes, outputs, version)"},
+	{"find_boundary", (PyCFunction)runtime_py_find_boundary, METH_VARARGS, "find_boundary(facts, version) -> plan"},
 	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
 	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},

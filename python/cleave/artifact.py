@@ -26,7 +26,7 @@ from ._structure import Structure
 from ._threads import read_threads
 from .errors import ArgumentError, InputError
 from .optimize import read_level
-from .payload import BoundaryPayload, TensorSchema, dims, read_device
+from .payload import BoundaryPayload, TensorSchema, boundary_facts, dims, read_device
 from .plan import Node
 from .signing import read_keys
 from .spec import SplitCandidate
@@ -229,17 +229,8 @@ class LoadedModel(_show.Shown, Drawable):
         self._look_at_lent()
         if not isinstance(boundary, BoundaryPayload):
             raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
-        if boundary.split_id != self.split_id:
-            raise InputError(f"the boundary belongs to split {boundary.split_id}, this is {self.split_id}")
-        self._runtime.check_weights(boundary.weight_version)
-        which = next((i for i, p in enumerate(self._plans) if p.signature == boundary.graph_signature), None)
-        if which is None:
-            raise InputError("the boundary was made by a plan that this file does not have")
+        which = self._runtime.find_boundary(boundary_facts(boundary), boundary.weight_version)
         labels, _, symbols, _ = self._runtime.plan(which)
-        missing = [label for label in labels if label not in boundary.tensors]
-        missing += [name for name in symbols if name is not None and name not in boundary.sizes]
-        if missing:
-            raise InputError(f"the boundary lacks {', '.join(missing)}")
         sizes = [-1 if name is None else boundary.sizes[name] for name in symbols]
         tensors = [boundary.tensors[label] for label in labels]
         which, out = self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version)

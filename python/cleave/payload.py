@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _native, _show
-from .errors import ArgumentError, PayloadError
+from .errors import ArgumentError, InputError, PayloadError
 
 MOST_SHOWN = 4  # tensors of a boundary that its repr names
 
@@ -240,37 +240,27 @@ def check(
 
     Always: split, plan, sizes (a number, or a range with both ends) and labels. strict: also dtype, every dimension,
     device class and grad flag of every tensor, and the schema that the payload itself brings."""
-    known = (signatures,) if isinstance(signatures, str) else signatures
-    if payload.split_id != split_id:
-        raise PayloadError(f"this boundary belongs to split {payload.split_id}, not to {split_id}")
-    if payload.graph_signature not in known:
-        raise PayloadError(f"this boundary was made by plan {payload.graph_signature}, not by {', '.join(known)}")
-    _check_sizes(payload, sizes or {})
-    missing = [label for label in schema if label not in payload.tensors]
-    unknown = [label for label in payload.tensors if label not in schema]
-    if missing or unknown:
-        lacks = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which the split does not know"
-        raise PayloadError(f"the boundary {lacks}")
+    known = [signatures] if isinstance(signatures, str) else list(signatures)
+    ends = {name: (want, want) if isinstance(want, int) else want for name, want in (sizes or {}).items()}
+    ranges = [(name, low, high, False) for name, (low, high) in ends.items()]
+    try:
+        _native.boundary_check((split_id, known, ranges, list(schema)), boundary_facts(payload))
+    except InputError as error:
+        raise PayloadError(str(error)) from None
     if strict:
         _check_own_schema(payload, schema)
         check_tensors(schema, payload.tensors, payload.sizes)
 
 
+def boundary_facts(payload: BoundaryPayload) -> _native.BoundaryFacts:
+    """What a boundary says of itself, as C takes it."""
+    labels = [str(label) for label in payload.tensors]
+    return payload.split_id, payload.graph_signature, payload.batch_size, dict(payload.sizes), labels
+
+
 def check_tensors(schema: Mapping[str, TensorSchema], tensors: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:
     """Raises PayloadError unless every tensor is what the schema says: dtype, dimensions, device class, grad flag."""
     _native.payload_check([_schema_fields(label, s) for label, s in schema.items()], tensors, sizes)
-
-
-def _check_sizes(payload: BoundaryPayload, sizes: Mapping[str, int | tuple[int, int]]) -> None:
-    for name, want in sizes.items():
-        low, high = (want, want) if isinstance(want, int) else want
-        if name not in payload.sizes:
-            raise PayloadError(f"the boundary does not say what {name} is")
-        if not low <= payload.sizes[name] <= high:
-            expected = f"{low}" if low == high else f"{low} to {high}"
-            raise PayloadError(f"the boundary has {name}={payload.sizes[name]}, expected {expected}")
-    if payload.batch_size is not None and payload.sizes and payload.batch_size not in payload.sizes.values():
-        raise PayloadError(f"the boundary has batch {payload.batch_size}, but sizes {payload.sizes}")
 
 
 def _check_own_schema(payload: BoundaryPayload, schema: Mapping[str, TensorSchema]) -> None:

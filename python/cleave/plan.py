@@ -112,7 +112,7 @@ class Program:
         return found[0] if found else "as captured\n"
 
 
-class _Variant:
+class Variant:
     """A whole plan, ready to run."""
 
     signature = ""
@@ -146,9 +146,9 @@ class Way:
 
     def __init__(
         self,
-        home: Served[Way, _Variant],
+        home: Served[Way, Variant],
         target: Target,
-        main: _Variant,
+        main: Variant,
         sized: Sized | None,
         example: Arguments | None,
         how: dict[str, Any],
@@ -156,7 +156,7 @@ class Way:
         """example: what other sizes are made of."""
         self.home, self.target, self.main, self.sized, self.example, self.how = home, target, main, sized, example, how
 
-    def obtain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Variant:
+    def obtain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
         """The plan for these inputs; sizes that were never seen are recorded first."""
         sized = self.sized
         if sized is None:
@@ -167,7 +167,7 @@ class Way:
         captured = sized.obtain(arguments, sized.sizes_of(arguments.leaves))
         found = next((v for v in self.home.of(self) if v.source is captured), None)
         if found is None:
-            found = _Variant(captured, **self.how)
+            found = Variant(captured, **self.how)
             found.program.settle(arguments.leaves)
         return found
 
@@ -220,6 +220,12 @@ class Kind(NamedTuple):
     grad: bool
     plain: Hashable = None  # as in Call
     layout: Hashable = None
+    live: Hashable = None  # modes of the modules; not None: for inputs and modes that the first plan refuses
+
+
+def runs_eagerly() -> bool:
+    """Inside a capture the model's own operators become part of that plan; torch.func has tensors of its own."""
+    return _native.recording() or _functorch.peek_interpreter_stack() is not None
 
 
 class Plan(_show.Shown, Drawable):
@@ -249,32 +255,51 @@ class Plan(_show.Shown, Drawable):
         self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads}
         self._sized = sized
         self._example = example  # what other sizes are made of
-        self._served: Served[Way, _Variant] = Served(target.name, max_plans, record, self._record)
+        self._served: Served[Way, Variant] = Served(target.name, max_plans, record, self._record)
         self._main = captured
         # Regimes are grad modes; with the layout of the inputs where plans are for one.
         self._grads = [grad for grad, serves in ((True, captured.with_grad), (False, captured.without_grad)) if serves]
-        self._first = _Variant(captured, **self._how)
+        self._first = Variant(captured, **self._how)
         for grad in self._grads:
-            variant = self._first if grad is self._grads[0] else _Variant(captured, **self._how)
+            variant = self._first if grad is self._grads[0] else Variant(captured, **self._how)
             self._served.add(self._served.ways(grad), self._way(variant, sized, example))
         self._usual = {grad: self._served.ways(grad) for grad in self._grads}
         positional, keyword = captured.arguments.children
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs, leaves, plain = self.arrange(args, kwargs)
-        # Inside a capture the model's own operators become part of that plan; torch.func has tensors of its own.
-        if _native.recording() or _functorch.peek_interpreter_stack() is not None:
-            return self._target.call(*args, **kwargs)
+        call = self.arrange(args, kwargs)
+        if runs_eagerly():
+            return self._target.call(*call[0], **call[1])
+        return self.serve(call, Variant.__call__)
+
+    def serve(self, call: Call, run: Callable[[Variant, Sequence[torch.Tensor]], Any]) -> Any:
+        """What run(variant, leaves) gives, of the plan that serves a call."""
+        args, kwargs, leaves, plain = call
         ways = self._usual.get(torch.is_grad_enabled()) if plain is None else None
         try:
-            return self._served.serve(ways or self._ways(leaves, plain), (args, kwargs), leaves, _Variant.__call__)
+            return self._served.serve(ways or self._ways(leaves, plain), (args, kwargs), leaves, run)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
+        kind = Kind(torch.is_grad_enabled(), plain, self._layout(leaves))
+        return self._served.serve(self._served.ways(kind), (args, kwargs), leaves, run)
+
+    def serve_live(self, call: Call) -> Any:
+        """Runs a call that the first plan refuses (its shapes, dtypes, the modes of the modules) by a plan of the model
+        as it is now, captured on first use."""
+        args, kwargs, leaves, plain = call
+        layout = (self._layout(leaves), tuple((t.dtype, t.device) for t in leaves))
+        modes = tuple(m.training for _, m in self._target.modules())
+        ways = self._served.ways(Kind(torch.is_grad_enabled(), plain, layout, modes))
+        try:
+            return self._served.serve(ways, (args, kwargs), leaves, Variant.__call__)
+        except InputError:  # the model has changed since
+            self._served.drop(ways)
+        return self._served.serve(ways, (args, kwargs), leaves, Variant.__call__)
+
+    def _layout(self, leaves: Sequence[torch.Tensor]) -> Hashable:
         layouts = ((t.shape, t.stride(), t.requires_grad) for t in leaves)
-        layout = (*layouts, *same_inputs(leaves), self._trainable())
-        kind = Kind(torch.is_grad_enabled(), plain, layout)
-        return self._served.serve(self._served.ways(kind), (args, kwargs), leaves, _Variant.__call__)
+        return (*layouts, *same_inputs(leaves), self._trainable())
 
     def _ways(self, leaves: Sequence[torch.Tensor], plain: Hashable) -> Ways[Way]:
         """Those of a call that the first plan is not for, unless its layout is another one."""
@@ -283,14 +308,14 @@ class Plan(_show.Shown, Drawable):
             return self._served.ways(Kind(grad, plain, tuple(t.shape for t in leaves)))
         return self._served.ways(grad if plain is None else Kind(grad, plain))
 
-    def _way(self, variant: _Variant, sized: Sized | None, example: Arguments | None) -> Way:
+    def _way(self, variant: Variant, sized: Sized | None, example: Arguments | None) -> Way:
         return Way(self._served, self._target, variant, sized, example, self._how)
 
     def _record(self, ways: Ways[Way], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
         """What records the plans of a grad mode or layout that the first capture does not serve, or of another way."""
         arguments = take_apart(self._target, args, kwargs)
         kind = ways.regime if isinstance(ways.regime, Kind) else Kind(torch.is_grad_enabled())
-        if not ways.all:
+        if not ways.all and kind.live is None:
             self._check_first(arguments, kind)
         try:
             return self._way_for(ways, kind, arguments)
@@ -320,11 +345,11 @@ class Plan(_show.Shown, Drawable):
             captured = capture_checked(
                 self._target, args, kwargs, grad, both=ways.regime in self._grads and len(self._grads) == 2
             )
-        variant = _Variant(captured, **self._how)
+        variant = Variant(captured, **self._how)
         variant.program.settle(arguments.leaves)
         for other in self._grads if captured.with_grad and captured.without_grad and ways.regime in self._grads else ():
             if other is not ways.regime:
-                twin = _Variant(captured, **self._how)
+                twin = Variant(captured, **self._how)
                 self._served.add(self._served.ways(other), self._way(twin, sized, arguments))
         return self._way(variant, sized, arguments)
 
@@ -679,7 +704,7 @@ def capture_sized(
     before, since = RandomState(), time.monotonic()
 
     def check(captured: Captured, work: Capture, gradients: bool = True) -> None:
-        variant = _Variant(captured)
+        variant = Variant(captured)
         _check_replay(captured, variant, work, grad, gradients)
         if not captured.symbols:  # it was made for these inputs, and for their sizes alone
             check_example(target, captured, work.given, variant.program, variant, grad)
@@ -690,7 +715,7 @@ def capture_sized(
             sized = Sized(target, arguments, grad, sizes, check, confirm)
             serving = sized.served[sized.example]
             if confirm and serving.symbols:
-                variant = _Variant(serving)
+                variant = Variant(serving)
                 check_example(target, serving, arguments, variant.program, variant, grad)
         _log_captured(target, sized.captured, since, sized)
         return sized
@@ -724,7 +749,7 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
                 captured = work.run(grad)
             with recycling():  # of its own: a replay must not find what records left in memory
                 grad = captured.with_grad  # then values are compared too
-                variant = _Variant(captured)
+                variant = Variant(captured)
                 _check_replay(captured, variant, work, grad)
                 check_example(target, captured, work.given, variant.program, variant, grad)
         _log_captured(target, captured, since, None)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from . import _report, _save, _show, _step, _train, _transfer, _tree, progress
+from . import _native, _report, _save, _show, _step, _train, _transfer, _tree, progress
 from ._capture import take_apart
 from ._cut import Cut, Cuts, Engines, Wanted
 from ._dims import read_size
@@ -35,7 +35,7 @@ from ._state import Target, fingerprint
 from ._threads import read_threads
 from .errors import GuardError, InputError, SplitError
 from .optimize import Optimize, read_optimize
-from .payload import BoundaryPayload, Device, read_device
+from .payload import BoundaryPayload, Device, boundary_facts, read_device
 from .plan import Call, Plan, as_call, as_inputs, see, see_all
 from .spec import SplitLatency, SplitSpec
 from .visualization import Drawable, Subject
@@ -470,8 +470,7 @@ class SplitRuntime(_show.Shown, Drawable):
         for name, value in (("tensors", boundary.tensors), ("sizes", boundary.sizes)):
             if not isinstance(value, Mapping):
                 raise TypeError(f"the {name} of a boundary are a dict, not {type(value).__name__}")
-        if boundary.split_id != self.split_id:
-            raise InputError(f"this boundary belongs to split {boundary.split_id}, not to {self.split_id}")
+        _native.boundary_check((self.split_id, None, [], None), boundary_facts(boundary))
         if boundary.weight_version != self.weight_version:
             raise InputError(
                 f"this boundary was made with weights {boundary.weight_version:x}, this runtime has "
@@ -483,7 +482,7 @@ class SplitRuntime(_show.Shown, Drawable):
                 "backward_prefix returned"
             )
         cut = self._named(boundary)
-        cut.plans.check_boundary_sizes(boundary.sizes, boundary.batch_size)
+        cut.plans.check_boundary(cut, boundary)
         return cut
 
     # ---- many batches

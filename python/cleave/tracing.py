@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,21 +28,20 @@ import torch
 
 from . import _native, _report, _save, _show, _tree, progress
 from ._arguments import read_count, read_flag, read_number, read_text, read_texts, renamed
-from ._capture import Arguments, Captured, take_apart
+from ._capture import Arguments, Captured
 from ._dims import Point
 from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target
 from ._threads import limited, read_threads
-from .errors import ArgumentError, CaptureError, GuardError, InputError, SplitError, TraceError, ValidationError
+from .errors import ArgumentError, CaptureError, InputError, SplitError, TraceError, ValidationError
 from .optimize import NONE, read_level
-from .plan import Plan, Program, Way, as_call, as_inputs, capture
+from .plan import Plan, Program, Variant, Way, as_call, as_inputs, capture, runs_eagerly
 from .visualization import Drawable, Subject
 
 log = logger("trace")
 
 CHECKED = (1, 3, 7)  # batch sizes at which compiled segments are compared with the tape, in addition to the example's
-MOST_OTHERS = 32  # plans for other shapes and dtypes, per traced module
 TIMES = ("eager_ms", "tape_ms", "traced_ms")  # notes of a traced file
 ROUNDS, SECONDS = (3, 32), 0.5  # runs of the whole model: least, most, and seconds after which no more start
 COSTS_MORE = "calling it costs more than it saves in this process"
@@ -439,8 +437,6 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
     _named: torch.nn.Module | None
     _numbers: dict[int, int]  # of a plan, by the capture it comes from
     _sizes: list[Sized | None]  # that each is one of the plans of
-    _others: dict[Any, Plan]  # of what was not traced: other shapes, dtypes, modes
-    _lock: threading.Lock
     _times: dict[str, float]
     _told: set[str]
     _weights: _Watch  # tensors that runs read
@@ -462,8 +458,6 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         self.__dict__["_named"] = named  # not a child: its children are here themselves
         self._numbers = {id(c): i for i, c in enumerate(captured)}
         self._sizes = [of[id(c)] for c in captured]
-        self._others = {}
-        self._lock = threading.Lock()
         self._times, self._told = {}, set()
         self._weights, self._written = _watched(plan._target, captured, self._runtime)
         self._tape = not self.segments
@@ -475,33 +469,32 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         plan = self._plan
-        args, kwargs, leaves, plain = plan.arrange(args, kwargs)
-        if _native.recording() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
+        args, kwargs, leaves, plain = call = plan.arrange(args, kwargs)
+        if runs_eagerly() or (torch.is_grad_enabled() and any(t.requires_grad for t in leaves)):
             return plan(*args, **kwargs)
-        if self._keeps and plain is None:
-            return self._live(args, kwargs)
-        try:
-            if self._tape or plain is not None:  # nothing was traced for other plain values
-                with torch.no_grad():
-                    return plan(*args, **kwargs)
-            return self._compiled(args, kwargs, leaves)
-        except InputError:
-            return self._live(args, kwargs)
-        except GuardError as error:  # data that leads where nothing was traced
-            if not error.undone:
-                raise
-            return self._live(args, kwargs)
+        with torch.no_grad():
+            try:
+                return plan.serve(call, self._run if self._may_run() else Variant.__call__)
+            except InputError:
+                if plain is not None:
+                    raise
+            return plan.serve_live(call)
 
-    def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[torch.Tensor]) -> Any:
+    def _may_run(self) -> bool:
+        """Whether compiled code gives what the model gives now, and pays."""
+        if self._tape or self._keeps:
+            return False
         changed = self._changed()
         if changed is not None:
             self._tell_once(changed)
-            return self._live(args, kwargs)
-        number = self._plan_for(args, kwargs, leaves)
+        return changed is None
+
+    def _run(self, variant: Variant, leaves: Sequence[torch.Tensor]) -> Any:
+        """Runs a plan: from the file, if it was traced."""
+        number = self._numbers.get(id(variant.source))
         if number is None:
-            return self._live(args, kwargs)
-        which, _, out, _ = self._runtime.run(leaves)
-        return _tree.unflatten(self._captured[which].output, out)
+            return variant(leaves)
+        return _tree.unflatten(self._captured[number].output, self._runtime.run(leaves, number)[2])
 
     def _changed(self) -> str | None:
         """What has changed in the model since the trace; None: nothing."""
@@ -513,47 +506,6 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         except InputError as error:
             return str(error)
         return None
-
-    def _plan_for(self, args: Any, kwargs: Any, leaves: Sequence[torch.Tensor]) -> int | None:
-        """The traced plan for these sizes; sizes that were never seen are recorded first. None: there is none."""
-        sized = self._plan._sized
-        if sized is None:
-            return 0
-        try:
-            sizes = sized.sizes_of(leaves)
-            captured = sized.served.get(sizes)
-            if captured is None:
-                arguments = take_apart(self._plan._target, args, kwargs)
-                sized.check_inputs(arguments)
-                with torch.no_grad():
-                    captured = sized.obtain(arguments, sizes)
-        except (InputError, IndexError):
-            return None
-        return self._numbers.get(id(captured))
-
-    def _live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a plan of the model as it is now, captured for such inputs on first use."""
-        leaves = self._plan.flatten_inputs(args, kwargs)
-        modes = () if self._named is None else tuple(m.training for m in self._named.modules())
-        key = (*((t.dtype, t.shape, t.stride(), t.device) for t in leaves), modes)
-        with torch.no_grad(), self._lock:
-            plan = self._others.get(key)
-            if plan is None:
-                plan = self._capture_live(args, kwargs)
-                if len(self._others) >= MOST_OTHERS:
-                    self._others.pop(next(iter(self._others)))
-                self._others[key] = plan
-        with torch.no_grad():
-            try:
-                return plan(*args, **kwargs)
-            except InputError:  # the model changed again
-                plan = self._others[key] = self._capture_live(args, kwargs)
-                return plan(*args, **kwargs)
-
-    def _capture_live(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-        want = self._wanted
-        call = self._plan._target.call
-        return capture(call, args, kwargs, optimize=want.optimize, threads=want.threads or None)
 
     def _tell_once(self, what: str) -> None:
         """Warns once per module; later changes only go to the log."""

@@ -150,6 +150,37 @@ bool take_room(payload *p, const payload_memory *m);
 clv_status schema_check(const payload_schema *want, const payload_tensor *got, uint32_t n, const payload_number *sizes,
                         uint32_t nsizes);
 
+/* What a boundary says of itself. */
+typedef struct boundary_facts {
+	const char *split_id, *signature;
+	bool has_batch_size;
+	int64_t batch_size;
+	const payload_number *sizes;
+	uint32_t nsizes;
+	const char *const *labels; /* of its tensors */
+	uint32_t nlabels;
+} boundary_facts;
+
+typedef struct boundary_range {
+	const char *name;
+	int64_t low, high; /* inclusive */
+	bool is_batch;
+} boundary_range;
+
+/* What a suffix expects. */
+typedef struct boundary_want {
+	const char *split_id;          /* NULL: split and plan are not looked at */
+	const char *const *signatures; /* of plans that may have made it; NULL: any */
+	uint32_t nsignatures;
+	const char *const *labels; /* of all its tensors; NULL: tensors and sizes are not looked at */
+	uint32_t nlabels;
+	const boundary_range *sizes;
+	uint32_t nsizes;
+} boundary_want;
+
+/* schema.c. Whether a boundary belongs to a suffix; CLV_E_INPUT says why not. */
+clv_status boundary_check(const boundary_want *want, const boundary_facts *got);
+
 /* payload_write.c, payload_read.c, payload_tree.c */
 clv_status payload_header(const payload *p, strbuf *out); /* the text under PAYLOAD_KEY */
 /* Reads a hostile file, whose bytes stay in use; caller frees. */

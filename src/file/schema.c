@@ -1,4 +1,4 @@
-/* Checks tensors against what a split expects of its boundary.
+/* Checks a boundary against what a split expects of it: where it comes from, its sizes, its labels, its tensors.
  * Dimensions are expressions of plan text, so they are read and evaluated by a plan that holds the symbols and nothing
  * else. */
 #include <inttypes.h>
@@ -86,4 +86,96 @@ clv_status schema_check(const payload_schema *want, const payload_tensor *got, u
 	mem_free(c.values);
 	plan_free(c.p);
 	return st;
+}
+
+/* ---- whose boundary it is --------------------------------------------------------------------------------------- */
+
+static bool has_text(const char *const *all, uint32_t n, const char *s)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (strcmp(all[i], s) == 0)
+			return true;
+	return false;
+}
+
+static clv_status check_origin(const boundary_want *want, const boundary_facts *got)
+{
+	if (strcmp(got->split_id, want->split_id) != 0)
+		return fail(CLV_E_INPUT, "the boundary belongs to split %.64s, not to %.64s", got->split_id, want->split_id);
+	if (!want->signatures || has_text(want->signatures, want->nsignatures, got->signature))
+		return CLV_OK;
+	strbuf text = STRBUF_INIT;
+	strbuf_printf(&text, "the boundary was made by plan %.64s, not by ", got->signature);
+	for (uint32_t i = 0; i < want->nsignatures; i++)
+		strbuf_printf(&text, "%s%.64s", i ? ", " : "", want->signatures[i]);
+	return strbuf_fail(CLV_E_INPUT, &text);
+}
+
+static clv_status out_of_range(const boundary_range *want, int64_t n)
+{
+	strbuf text = STRBUF_INIT;
+	strbuf_printf(&text, "the boundary has %s=%" PRId64 ", expected %" PRId64, want->name, n, want->low);
+	if (want->high != want->low)
+		strbuf_printf(&text, " to %" PRId64, want->high);
+	return strbuf_fail(CLV_E_INPUT, &text);
+}
+
+static clv_status check_range(const boundary_range *want, const boundary_facts *got)
+{
+	const payload_number *n = NULL;
+	for (uint32_t i = 0; i < got->nsizes && !n; i++)
+		if (strcmp(got->sizes[i].name, want->name) == 0)
+			n = &got->sizes[i];
+	if (!n)
+		return fail(CLV_E_INPUT, "the boundary lacks the size %s", want->name);
+	if (n->value < want->low || n->value > want->high)
+		return out_of_range(want, n->value);
+	if (want->is_batch && !got->has_batch_size)
+		return fail(CLV_E_INPUT, "the boundary has no batch size, but %s=%" PRId64, want->name, n->value);
+	if (want->is_batch && got->batch_size != n->value)
+		return fail(CLV_E_INPUT, "the boundary has batch %" PRId64 ", but %s=%" PRId64, got->batch_size, want->name,
+		            n->value);
+	return CLV_OK;
+}
+
+/* The batch size is one of the sizes, also where nobody says which. */
+static clv_status check_batch(const boundary_facts *got)
+{
+	for (uint32_t i = 0; i < got->nsizes; i++)
+		if (got->sizes[i].value == got->batch_size)
+			return CLV_OK;
+	if (!got->has_batch_size || !got->nsizes)
+		return CLV_OK;
+	return fail(CLV_E_INPUT, "the boundary has batch %" PRId64 ", which none of its sizes is", got->batch_size);
+}
+
+/* Fails with a list of all that is in `these` and not in `those`, and text around it. */
+static clv_status check_listed(const char *const *these, uint32_t n, const char *const *those, uint32_t nthose,
+                               const char *before, const char *after)
+{
+	strbuf text = STRBUF_INIT;
+	bool any = false;
+	for (uint32_t i = 0; i < n; i++)
+		if (!has_text(those, nthose, these[i])) {
+			strbuf_printf(&text, "%s%.64s", any ? ", " : before, these[i]);
+			any = true;
+		}
+	if (!any)
+		return CLV_OK;
+	strbuf_puts(&text, after);
+	return strbuf_fail(CLV_E_INPUT, &text);
+}
+
+clv_status boundary_check(const boundary_want *want, const boundary_facts *got)
+{
+	if (want->split_id)
+		TRY(check_origin(want, got));
+	if (!want->labels)
+		return CLV_OK;
+	for (uint32_t i = 0; i < want->nsizes; i++)
+		TRY(check_range(&want->sizes[i], got));
+	TRY(check_batch(got));
+	TRY(check_listed(want->labels, want->nlabels, got->labels, got->nlabels, "the boundary lacks ", ""));
+	return check_listed(got->labels, got->nlabels, want->labels, want->nlabels, "the boundary has ",
+	                    ", which the split does not know");
 }

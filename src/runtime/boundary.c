@@ -194,28 +194,69 @@ clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor *const 
 
 /* ---- the suffix ------------------------------------------------------------------------------------------------- */
 
-static clv_status find_plan(const runtime *r, const boundary *b, uint32_t *out)
+static clv_status check_origin(const runtime *r, const boundary_facts *got)
 {
-	if (strcmp(b->split_id, r->a->split_id) != 0)
-		return fail(CLV_E_INPUT, "the boundary belongs to split %.64s, this is %s", b->split_id, r->a->split_id);
-	TRY(runtime_check_weights(r, b->weight_version)); /* the run asks again, when they can no longer change */
-	for (uint32_t i = 0; i < r->plans.n; i++)
-		if (strcmp(r->plans.at[i].e->signature, b->signature) == 0) {
-			*out = i;
-			return CLV_OK;
-		}
-	return fail(CLV_E_INPUT, "the boundary was made by plan %.64s, which this file does not have", b->signature);
+	const char **names = mem_alloc((r->plans.n + 1) * sizeof *names);
+	for (uint32_t i = 0; names && i < r->plans.n; i++)
+		names[i] = r->plans.at[i].e->signature;
+	boundary_want want = {.split_id = r->a->split_id, .signatures = names, .nsignatures = r->plans.n};
+	clv_status st = names ? boundary_check(&want, got) : fail_nomem();
+	mem_free(names);
+	return st;
 }
 
-static clv_status find_sizes(const plan *p, const boundary *b, int64_t *out)
+static clv_status check_content(const runtime *r, const plan_part *g, const boundary_facts *got, arena *a)
 {
-	for (uint32_t i = 0; i < p->symbols.n; i++) {
-		const char *name = plan_s(p, p->symbols.at[i].name);
-		out[i] = clv_boundary_size(b, name);
-		if (out[i] < 0 && !p->symbols.at[i].data)
-			return fail(CLV_E_INPUT, "the boundary lacks the size %s", name);
+	const plan *p = g->p;
+	const char **labels = arena_alloc(a, (g->v.inputs.n + 1) * sizeof *labels);
+	boundary_range *sizes = arena_alloc(a, (p->symbols.n + 1) * sizeof *sizes);
+	boundary_want want = {.labels = labels, .nlabels = g->v.inputs.n, .sizes = sizes};
+	if (!labels || !sizes)
+		return fail_nomem();
+	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
+		strbuf label = STRBUF_INIT;
+		value_label(p, g->v.inputs.at[i], &label);
+		TRY(arena_take(a, &label, &labels[i]));
 	}
-	return CLV_OK;
+	for (uint32_t i = 0; i < p->symbols.n; i++) {
+		const symbol *s = &p->symbols.at[i];
+		const char *name = plan_s(p, s->name);
+		if (!s->data)
+			sizes[want.nsizes++] = (boundary_range){name, s->lo, s->hi, strcmp(name, r->a->batch) == 0};
+	}
+	return boundary_check(&want, got);
+}
+
+clv_status runtime_find_boundary(const runtime *r, const boundary_facts *got, int64_t weight_version, uint32_t *out)
+{
+	TRY(check_origin(r, got));
+	TRY(runtime_check_weights(r, weight_version)); /* the run asks again, when they can no longer change */
+	uint32_t i = 0;
+	while (strcmp(r->plans.at[i].e->signature, got->signature) != 0) /* one of them has it */
+		i++;
+	arena a = {0};
+	clv_status st = check_content(r, &r->plans.at[i].of, got, &a);
+	arena_free(&a);
+	*out = i;
+	return st;
+}
+
+static clv_status find_plan(const runtime *r, const boundary *b, uint32_t *out)
+{
+	const char **labels = mem_alloc((b->tensors.n + 1) * sizeof *labels);
+	for (uint32_t i = 0; labels && i < b->tensors.n; i++)
+		labels[i] = b->tensors.at[i].label;
+	boundary_facts got = {.split_id = b->split_id,
+	                      .signature = b->signature,
+	                      .has_batch_size = b->has_batch_size,
+	                      .batch_size = b->batch_size,
+	                      .sizes = b->sizes.at,
+	                      .nsizes = b->sizes.n,
+	                      .labels = labels,
+	                      .nlabels = b->tensors.n};
+	clv_status st = labels ? runtime_find_boundary(r, &got, b->weight_version, out) : fail_nomem();
+	mem_free(labels);
+	return st;
 }
 
 static const crossing *find_label(const boundary *b, const char *label)
@@ -246,7 +287,8 @@ static clv_status run_tensors(const runtime *r, uint32_t i, const boundary *b, c
                               clv_tensor **outputs)
 {
 	const runtime_plan *e = &r->plans.at[i];
-	TRY(find_sizes(e->of.p, b, symbols));
+	for (uint32_t k = 0; k < e->of.p->symbols.n; k++)
+		symbols[k] = clv_boundary_size(b, plan_s(e->of.p, e->of.p->symbols.at[k].name));
 	TRY(find_tensors(&e->of, b, inputs));
 	run_call call = {
 		.inputs = inputs, .symbols = e->of.p->symbols.n ? symbols : NULL, .wants_version = &b->weight_version};

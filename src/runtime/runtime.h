@@ -112,6 +112,8 @@ clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t n
 clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx);
 /* Where input i of such a suffix is among those of the plan that made the boundary; NONE: it is not. */
 uint32_t runtime_crossing(const runtime_plan *made, const runtime_plan *e, uint32_t i);
+/* boundary.c. Which plan made a boundary, after a check that it belongs to this suffix. */
+clv_status runtime_find_boundary(const runtime *r, const boundary_facts *got, int64_t weight_version, uint32_t *out);
 /* Whether plan i was recorded at the sizes of this call, or need not be. */
 clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_call *call);
 /* Runs plan i; outputs: what a caller gets. */

@@ -609,6 +609,56 @@ static void the_fields_of_a_boundary_come_back(void **state)
 	strbuf_free(&file);
 }
 
+static void a_boundary_is_checked_against_what_a_suffix_expects(void **state)
+{
+	(void)state;
+	const char *plans[] = {"p", "q"}, *labels[] = {"%1", "%2"}, *others[] = {"%1", "%2", "%3"};
+	payload_number sizes[] = {{"B", 3}, {"S", 7}};
+	boundary_range ranges[] = {{"B", 1, 8, true}, {"S", 7, 7, false}};
+	const boundary_want whole = {"two", plans, 2, labels, 2, ranges, 2};
+	const boundary_facts good = {"two", "q", true, 3, sizes, 2, labels, 2};
+	boundary_want want = whole;
+	boundary_facts got = good;
+	OK(boundary_check(&want, &got));
+	got.split_id = "three";
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "belongs to split three, not to two");
+	want.split_id = NULL;
+	OK(boundary_check(&want, &got));
+	want = whole;
+	got = good;
+	got.signature = "r";
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "made by plan r, not by p, q");
+	want.signatures = NULL;
+	OK(boundary_check(&want, &got));
+	want = whole;
+	got = good;
+	got.nsizes = 1;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "lacks the size S");
+	got = good;
+	sizes[1].value = 8;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "has S=8, expected 7");
+	sizes[1].value = 7;
+	sizes[0].value = 9;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "has B=9, expected 1 to 8");
+	sizes[0].value = 3;
+	got.batch_size = 4;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "has batch 4, but B=3");
+	ranges[0].is_batch = false;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "has batch 4, which none of its sizes is");
+	got.has_batch_size = false;
+	OK(boundary_check(&want, &got));
+	ranges[0].is_batch = true;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "has no batch size, but B=3");
+	got = good;
+	got.nlabels = 0;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "lacks %1, %2");
+	got.labels = others;
+	got.nlabels = 3;
+	FAILS(boundary_check(&want, &got), CLV_E_INPUT, "has %3, which the split does not know");
+	want.labels = NULL;
+	OK(boundary_check(&want, &got));
+}
+
 static void tensors_are_checked_against_the_schema(void **state)
 {
 	(void)state;
@@ -906,6 +956,7 @@ int main(void)
 		cmocka_unit_test(compression_that_cannot_be_is_refused),
 		cmocka_unit_test(the_fields_of_a_boundary_come_back),
 		cmocka_unit_test(tensors_are_checked_against_the_schema),
+		cmocka_unit_test(a_boundary_is_checked_against_what_a_suffix_expects),
 		cmocka_unit_test(headers_that_do_not_fit_their_file_are_refused),
 		cmocka_unit_test(tensors_that_do_not_fit_their_entry_are_refused),
 		cmocka_unit_test(values_that_are_none_are_refused),

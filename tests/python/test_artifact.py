@@ -412,6 +412,34 @@ def test_parts_say_what_they_are_not(tmp_path: Path) -> None:
         suffix.run_suffix(other.run_prefix(x))
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"graph_signature": "x"}, "made by plan x, not by"),
+        ({"sizes": {}}, "lacks the size B"),
+        ({"sizes": {"B": "3"}}, "lacks the size B"),
+        ({"sizes": {"B": 1 << 80}}, "expected 1 to 8"),
+        ({"sizes": {"B": 9}, "batch_size": 9}, "B=9, expected 1 to 8"),
+        ({"batch_size": 7}, "batch 7, but B=3"),
+        ({"batch_size": None}, "no batch size, but B=3"),
+        ({"tensors": {}}, r"lacks %\d"),
+        ({"tensors": {"%99": torch.ones(1)}}, r"lacks %\d"),
+        ({"weight_version": 1}, "weights"),
+    ],
+)
+def test_a_suffix_refuses_a_boundary_that_was_edited(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    spec = cleave.SplitSpec(boundary="after:1", dynamic_batch=(1, 8))
+    rt = cleave.prepare_split(net(), example_inputs=torch.randn(3, 4), split=spec)
+    _, suffix = (cleave.load(f) for f in rt.save(tmp_path))
+    good = rt.run_prefix(torch.randn(3, 4))
+    assert same(suffix.run_suffix(good), rt.run_suffix(good))
+    with pytest.raises(cleave.InputError, match=why):
+        suffix.run_suffix(dataclasses.replace(good, **change))
+    more = dataclasses.replace(good, tensors={**good.tensors, "%99": torch.ones(1)})
+    with pytest.raises(cleave.InputError, match="has %99, which the split does not know"):
+        suffix.run_suffix(more)
+
+
 def test_a_plan_for_one_size_says_which_in_its_boundaries(tmp_path: Path) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         y = x * 2 if x.shape[0] == 1 else x + 1

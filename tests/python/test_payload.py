@@ -891,7 +891,7 @@ def test_a_boundary_that_fits_passes(strict: bool) -> None:
     [
         ({"split_id": "x"}, {}, "belongs to split x, not to split"),
         ({"graph_signature": "x"}, {}, "plan x, not by plan"),
-        ({"sizes": {}}, {}, "does not say what B is"),
+        ({"sizes": {}}, {}, "lacks the size B"),
         ({}, {"sizes": {"B": 3}}, "B=2, expected 3"),
         ({}, {"sizes": {"B": (3, 5)}}, "B=2, expected 3 to 5"),
         ({"batch_size": 3}, {}, "batch 3"),

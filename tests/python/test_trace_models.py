@@ -260,9 +260,15 @@ def test_keyword_inputs_and_none(args: tuple[Any, ...], named: dict[str, Any]) -
 
 def test_other_structures_are_refused_by_name() -> None:
     traced = check(keywords, x, x > 0)
-    for args in ((x,), (x, None), (x, 5), (), (x, x, x)):
+    for args in ((x, 5), (), (x, x, x)):
         with pytest.raises(ValueError, match=r"mask|positional|input"):
             traced(*args)
+
+
+def test_an_optional_input_that_is_left_out_gets_a_plan_of_its_own() -> None:
+    traced = check(keywords, x, x > 0)
+    for args in ((x,), (x, None)):
+        assert torch.equal(traced(*args), keywords(*args))
 
 
 class Tied(nn.Module):
@@ -548,6 +554,36 @@ def test_other_shapes_run_too() -> None:
         same(call(traced, torch.ones(shape)), call(model, torch.ones(shape)))
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         traced(torch.ones(3, 5))
+
+
+def test_plans_for_other_shapes_count_among_those_of_the_model() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    traced = check(model, x, parts=1)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for rows in range(4, 70):
+            same(call(traced, torch.ones(rows, 4)), call(model, torch.ones(rows, 4)))
+    assert any("has 64 plans" in str(w.message) for w in told)
+    assert len(traced.plan._served.dispatch.list()) == 64
+    before = traced._runtime.segments()[0][7]
+    same(call(traced, x), call(model, x))
+    assert traced._runtime.segments()[0][7] == before + 1  # the compiled plan is still there
+
+
+def test_a_runtime_runs_the_plan_that_it_is_told() -> None:
+    def model(x: Tensor) -> Tensor:
+        y = torch.relu(x * 2) + 1
+        return y.sigmoid() * 2 if bool(x.sum() > -5) else y.tanh() * 3
+
+    traced = exact.trace(model, x, variants=[(x - 10,)])
+    for inputs, number in ((x, 0), (x - 10, 1)):
+        assert torch.equal(traced._runtime.run([inputs], number)[2][0], model(inputs))
+        with pytest.raises(cleave.GuardError):
+            traced._runtime.run([inputs], 1 - number)
+    with pytest.raises(IndexError, match="no plan 2"):
+        traced._runtime.run([x], 2)
+    with pytest.raises(cleave.InputError, match="takes 1 inputs, the call has 2"):
+        traced._runtime.run([x, x], 0)
 
 
 @pytest.mark.parametrize("batch", [(1, 1024), (2, 8)])
