@@ -93,7 +93,10 @@ def scalar(x: Any) -> bool:
 
 def weight(x: Any, name: str, where: str) -> float:
     """What a function of the caller said about a block."""
-    found = read_number(x, f"{name} for {where}")
+    try:
+        found = read_number(x, f"{name} for {where}")
+    except TypeError as error:  # not the caller's argument: what their function gave
+        raise ArgumentError(str(error)) from None
     if found > MOST_WEIGHT:
         raise ArgumentError(f"{name} for {where} is {found:g}: the most is {MOST_WEIGHT:g}")
     return found

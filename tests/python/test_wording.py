@@ -129,7 +129,7 @@ def test_a_file_of_another_version_says_both_versions_and_what_to_do(file: Path,
     assert match is not None
     other = file.with_name("other.clv")
     other.write_bytes(data[: match.start(1)] + b"%d" % major + data[match.end(1) :])
-    says = rf"other\.clv: the file has version {major}\.0, this library reads .* 1\.x and 2\.x: .*save the model again"
+    says = rf"other\.clv: the file has version {major}\.\d, this library reads .* 1\.x and 2\.x: .*save the model again"
     with pytest.raises(cleave.ArtifactError, match=says):
         cleave.load(other)
 
