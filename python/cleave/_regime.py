@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from ._capture import Arguments, Captured, take_apart
+from ._capture import Arguments, Captured, same_inputs, take_apart
 from ._dims import SizeSpec, check_sizes, warn_of_images
 from ._dispatch import Served, Ways
 from ._sizes import Sized, found_sizes
@@ -25,7 +25,7 @@ class Regime(NamedTuple):
     grad: bool
     training: tuple[bool, ...]  # of every module
     tensors: tuple[Any, ...]  # dtype and device of every module tensor; what is trainable, where grad counts
-    inputs: tuple[Any, ...]  # memory layout; what requires grad, where grad counts
+    inputs: tuple[Any, ...]  # memory layout; what requires grad, where grad counts; which are the same tensor
     modes: tuple[Any, ...]  # around the call: autocast, default dtype
     plain: Hashable = None  # plain values of the inputs, where they are not those of the example
 
@@ -53,10 +53,15 @@ class Reader:
             grad,
             tuple([m.training for m in self.modules]),
             tuple([(t.dtype, t.device, grad and t.requires_grad) for t in tensors if isinstance(t, torch.Tensor)]),
-            tuple([(_layout(t), grad and t.requires_grad) for t in leaves]),
+            (*[(_layout(t), grad and t.requires_grad) for t in leaves], *_repeats(leaves)),
             (_autocast("cpu"), _autocast("cuda"), torch.get_default_dtype()),
             plain,
         )
+
+
+def _repeats(leaves: Sequence[torch.Tensor]) -> list[int]:
+    """Which inputs are the same tensor, which a forward may ask; nothing where all differ."""
+    return same_inputs(leaves) if len({id(t) for t in leaves}) < len(leaves) else []
 
 
 def _layout(t: torch.Tensor) -> Any:
@@ -238,7 +243,8 @@ class Plans(Generic[T]):
 
     def other_dtype(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Says which input has another dtype than in the example."""
-        for name, (dtype, _), t in zip(self.names, self.shapes, leaves, strict=True):
+        # A call may have more inputs: one that is None in the example.
+        for name, (dtype, _), t in zip(self.names, self.shapes, leaves, strict=False):
             if t.dtype != dtype:
                 return f"input {name} is {t.dtype}, the split was prepared with {dtype}"
         return None

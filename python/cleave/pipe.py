@@ -565,6 +565,7 @@ class PartitionedPlan(_show.Shown):
             )
             for staged in plans.prepared()
         ]
+        self.plan.refuse_collected()
         firsts = [0, *plans.main.ends[:-1]]
         notes = {"stages": " ".join(map(str, firsts)), "devices": " ".join(map(str, self.device_of))}
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""

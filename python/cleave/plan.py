@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -211,6 +211,18 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: tuple[An
 
 # A call: its arguments by position and by keyword as they were at capture, its tensors, and its plain values where they
 # are not those of the capture, or other inputs are None.
+def collected_keywords(target: Target, names: Iterable[str]) -> list[str]:
+    """Those of these keywords that the forward takes as **kwargs."""
+    signature = target.signature()
+    if signature is None:
+        return []
+    parameters = signature.parameters.values()
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return []
+    named = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    return [k for k in names if k not in named]
+
+
 Call = tuple[tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor], Hashable]
 
 
@@ -265,6 +277,7 @@ class Plan(_show.Shown, Drawable):
             self._served.add(self._served.ways(grad), self._way(variant, sized, example))
         self._usual = {grad: self._served.ways(grad) for grad in self._grads}
         positional, keyword = captured.arguments.children
+        self.collected = collected_keywords(target, keyword.keys)
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -378,6 +391,8 @@ class Plan(_show.Shown, Drawable):
         flat = self._flat and not kwargs and len(args) == len(want.children[0].children)
         if flat and all(isinstance(a, torch.Tensor) for a in args):
             return args, kwargs, args, None
+        if self.collected:
+            self._check_keyword_order(kwargs)
         try:
             return self._matched(args, kwargs)
         except InputError:
@@ -389,6 +404,24 @@ class Plan(_show.Shown, Drawable):
             if found is None and left:
                 raise
         return found or self._matched(args, kwargs)
+
+    def _check_keyword_order(self, kwargs: dict[str, Any]) -> None:
+        """A forward sees the order of the keywords that it takes as **kwargs, and may follow it."""
+        captured = self.collected
+        given = [k for k in kwargs if k in captured]
+        if given != [k for k in captured if k in kwargs]:
+            raise InputError(
+                f"the forward takes {', '.join(given)} as **kwargs, where it sees their order: it was captured with "
+                f"{', '.join(captured)}"
+            )
+
+    def refuse_collected(self) -> None:
+        """A file knows no signature, and cannot hold a call to the order of such keywords."""
+        if len(self.collected) > 1:
+            raise ArgumentError(
+                f"{self._target.name} takes {', '.join(self.collected)} as **kwargs, where it sees their order, which "
+                "a file cannot check: name them as parameters of the forward"
+            )
 
     def _with_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """A call that differs from the captured one in plain values alone, and in inputs that are None."""
@@ -556,6 +589,7 @@ class Plan(_show.Shown, Drawable):
         >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
         torch.Size([5, 2])
         """
+        self.refuse_collected()
         self._served.warn_of_plain(isinstance(k, Kind) and k.plain is not None for k in self._served.regimes)
         entries = [entry for way in self.every() for entry in way.entries(prove)]
         sized = self._sized

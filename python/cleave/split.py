@@ -178,8 +178,8 @@ class SplitRuntime(_show.Shown, Drawable):
         if not known:
             raise InputError(
                 f"this boundary (batch {boundary.batch_size}) was made by a plan that this runtime does not have: the "
-                "prefix ran in another mode (train or eval), with other dtypes or other trainable parameters, or with "
-                "another version of the model or of torch"
+                "prefix ran in another mode (train or eval), with other plain values, dtypes or trainable parameters, "
+                "or with another version of the model or of torch; or the plan gave way to newer ones (max_plans)"
             )
         # Plans of two regimes may be equal: rather the one of the right grad mode.
         cut: Cut = next((c for c in known if c.plans.regime.grad == grad), known[0])
@@ -800,6 +800,7 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
+        self.trace_plan.refuse_collected()
         self._served.warn_of_plain(cuts.regime.plain is not None for cuts in self._served.every())
         entries = [entry for cuts in self._as_it_is().all for entry in _entries(cuts, prove)]
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""

@@ -589,6 +589,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         _native.artifact_resave(self._artifact, os.fsencode(path), points, notes, self._any_size())
 
     def _need_unchanged(self, what: str) -> None:
+        self._plan.refuse_collected()
         changed = self._changed()
         if changed is None:
             name = self._written.written()
