@@ -83,20 +83,28 @@ static bool bind_one(PyObject *pair, Binding *out)
 	return true;
 }
 
-/* A BatchNorm counts its forwards in train mode; no version does that for the statistics that they write. */
+/* Where the module that has this buffer would count its forwards. */
+static PyObject *counter_name(const char *name)
+{
+	const char *dot = strrchr(name, '.');
+	PyObject *path = PyUnicode_DecodeUTF8(name, dot ? dot + 1 - name : 0, NULL);
+	PyObject *out = path ? PyUnicode_FromFormat("%Unum_batches_tracked", path) : NULL;
+	Py_XDECREF(path);
+	return out;
+}
+
+/* A BatchNorm counts its forwards in train mode; no version does that for the statistics that they write. Every buffer beside
+   the counter may be one of them, whichever operator reads it here: a model may normalise with operators of its own. */
 static bool bind_beside(ProgramObject *o, uint32_t i, const char *name, PyObject *state)
 {
-	const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
-	if (strcmp(last, "running_mean") != 0 && strcmp(last, "running_var") != 0)
-		return true;
-	PyObject *path = PyUnicode_DecodeUTF8(name, last - name, NULL);
-	PyObject *other = path ? PyUnicode_FromFormat("%Unum_batches_tracked", path) : NULL;
+	PyObject *other = counter_name(name);
 	PyObject *pair = other ? PyDict_GetItemWithError(state, other) : NULL;
+	if (pair && PyUnicode_CompareWithASCIIString(other, name) == 0)
+		pair = NULL; /* the counter itself */
 	if (pair && !o->beside && !(o->beside = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *o->beside)))
 		PyErr_NoMemory();
 	bool ok = !PyErr_Occurred() && (!pair || bind_one(pair, &o->beside[i]));
 	Py_XDECREF(other);
-	Py_XDECREF(path);
 	return ok;
 }
 
@@ -610,6 +618,24 @@ static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
 	return out;
 }
 
+static PyObject *program_py_beside(ProgramObject *o, PyObject *unused)
+{
+	const view *v = &o->g->v;
+	PyObject *out = PyDict_New();
+	(void)unused;
+	for (uint32_t i = 0; out && o->beside && i < v->externals.n; i++) {
+		const Binding *b = &o->beside[i];
+		if (!b->holder)
+			continue;
+		const char *name = plan_s(v->p, v->p->values.at[v->externals.at[i]].name);
+		PyObject *item = Py_BuildValue("(NOO)", counter_name(name), b->holder, b->key);
+		if (!item || PyDict_SetItemString(out, name, item) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(item);
+	}
+	return out;
+}
+
 /* rebinds() -> names of the module tensors that become the last tensors of a run */
 static PyObject *program_py_rebinds(ProgramObject *o, PyObject *unused)
 {
@@ -873,6 +899,8 @@ static PyMethodDef program_methods[] = {
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
 	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
+	{"beside", (PyCFunction)program_py_beside, METH_NOARGS,
+     "beside() -> {name: (counter, dict, key)} of buffers that are written without a new version, and what counts it"},
 	{"rebinds", (PyCFunction)program_py_rebinds, METH_NOARGS,
      "rebinds() -> names of what the last tensors of run become"},
 	{"schema", (PyCFunction)program_py_schema, METH_VARARGS,

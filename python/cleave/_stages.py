@@ -297,8 +297,9 @@ class Recomputed:
         self.written = {name: places[name] for name, written in used.items() if written}
         self.read = {name: places[name] for name, written in used.items() if not written}
         # No version counts what a BatchNorm in train mode writes into its statistics; a number of forwards does.
-        beside = {f"{name.rpartition('.')[0]}.num_batches_tracked" for name in self.read if "running_" in name}
-        self.beside = {name: places[name] for name in beside if name in places and name not in used}
+        beside = self.program.native.beside()
+        counters = [counter for name, counter in beside.items() if name in self.read]
+        self.beside = {name: (holder, key) for name, holder, key in counters if name not in used}
         self.writes_inputs = "writes inputs" in staged.effects(i)
         self.found: dict[str, torch.Tensor] = {}
         self.lock = threading.Lock()  # around `found`

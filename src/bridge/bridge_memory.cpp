@@ -471,9 +471,22 @@ void br_extent(const br_tensor *t, bool whole, uintptr_t *low, uintptr_t *high)
 	}
 }
 
+// As most inputs are: the whole memory, without gaps.
+static bool fills_memory(const c10::TensorImpl *t)
+{
+	return t->has_storage() && t->layout() == at::kStrided && !t->key_set().has(c10::DispatchKey::NestedTensor) &&
+	       t->is_contiguous() && t->storage_offset() == 0 &&
+	       t->unsafe_storage().nbytes() == static_cast<size_t>(t->numel()) * t->itemsize();
+}
+
 bool br_needs_fence(const br_tensor *t)
 {
 	uintptr_t low, high, first, end;
+	try {
+		if (fills_memory(reinterpret_cast<const c10::TensorImpl *>(t)))
+			return false;
+	} catch (...) { // as in br_extent
+	}
 	br_extent(t, false, &low, &high);
 	br_extent(t, true, &first, &end);
 	return low != first || high != end;

@@ -55,6 +55,23 @@ const Code codes[] = {
 static_assert(static_cast<int>(at::ScalarType::BFloat16) == 15 && static_cast<int>(at::ScalarType::UInt16) == 27 &&
                   static_cast<int>(at::ScalarType::Float8_e8m0fnu) == 44,
               "DTYPE_LIST holds PyTorch's ScalarType numbers");
+
+// Theirs to ours; DT_COUNT where we have no name.
+struct Ours {
+	uint8_t at[static_cast<size_t>(at::ScalarType::NumOptions)];
+	Ours()
+	{
+		std::memset(at, DT_COUNT, sizeof at);
+		for (const auto &c : codes)
+			at[static_cast<size_t>(c.theirs)] = static_cast<uint8_t>(c.ours);
+	}
+};
+
+// Asked of every tensor in every run: no call.
+bool is_cpu(const char *device)
+{
+	return device[0] == 'c' && device[1] == 'p' && device[2] == 'u' && !device[3];
+}
 } // namespace
 
 bool same_object(const c10::IValue &x, const c10::IValue &y)
@@ -66,10 +83,8 @@ bool same_object(const c10::IValue &x, const c10::IValue &y)
 
 uint8_t dtype_of(at::ScalarType t)
 {
-	for (const auto &c : codes)
-		if (c.theirs == t)
-			return static_cast<uint8_t>(c.ours);
-	return DT_COUNT;
+	static const Ours ours;
+	return static_cast<size_t>(t) < sizeof ours.at ? ours.at[static_cast<size_t>(t)] : static_cast<uint8_t>(DT_COUNT);
 }
 
 at::ScalarType scalar_type_of(uint8_t d)
@@ -154,7 +169,7 @@ bool br_fits(const br_tensor *ct, uint8_t dtype, const char *device, uint32_t nd
 		return false; // the plan's values are strided; others are looked at by br_meta_get
 	if (c10::typeMetaToScalarType(t->dtype()) != scalar_type_of(dtype))
 		return false;
-	bool cpu = std::strcmp(device, "cpu") == 0;
+	bool cpu = is_cpu(device);
 	if (cpu != t->device().is_cpu() || (!cpu && t->device().str() != device))
 		return false;
 	c10::IntArrayRef have = t->sizes();
@@ -401,7 +416,7 @@ void br_autocast_exit(const br_autocast *saved)
 
 clv_status br_synchronize(const char *device)
 {
-	if (!device[0] || std::strcmp(device, "cpu") == 0 || std::strcmp(device, "meta") == 0)
+	if (!device[0] || is_cpu(device) || std::strcmp(device, "meta") == 0)
 		return CLV_OK;
 	BRIDGE_CATCH({
 		c10::Device d{std::string(device)};

@@ -234,8 +234,3 @@ const engine engine_tape = {.name = "tape",
                             .segment = tape_segment_state,
                             .tensors = &tensors,
                             .sandbox = &tape_sandbox};
-
-__attribute__((constructor)) static void add_engine(void)
-{
-	engine_add(&engine_tape);
-}

@@ -1,36 +1,23 @@
 /* The engines that are here, and which of them runs a file; tensors where an engine is needed for them. */
 #include "runtime/engine.h"
 
-#include <pthread.h>
 #include <string.h>
 
 #include "base/mem.h"
 
 /* ---- engines ----------------------------------------------------------------------------------------------------- */
 
-enum { MOST_ENGINES = 16 };
-
-static const engine *engines[MOST_ENGINES];
-static uint32_t nengines;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-void engine_add(const engine *e)
-{
-	pthread_mutex_lock(&lock);
-	bool there = nengines == MOST_ENGINES;
-	for (uint32_t i = 0; i < nengines; i++)
-		there |= engines[i] == e;
-	if (!there)
-		engines[nengines++] = e;
-	pthread_mutex_unlock(&lock);
-}
+/* All engines, in the order in which "auto" asks them. An engine that is not linked into a library (the tape is not in
+   libcleave-core) is NULL there. */
+extern const engine engine_tape __attribute__((weak));
+static const engine *const engines[] = {&engine_tape};
 
 const engine *engine_at(uint32_t i)
 {
-	pthread_mutex_lock(&lock);
-	const engine *e = i < nengines ? engines[i] : NULL;
-	pthread_mutex_unlock(&lock);
-	return e;
+	for (uint32_t k = 0; k < sizeof engines / sizeof *engines; k++)
+		if (engines[k] && i-- == 0)
+			return engines[k];
+	return NULL;
 }
 
 /* "auto, tape": what an engine can be called here. */

@@ -1,8 +1,8 @@
 /* Engines: what runs plans. The runtime decides which plan serves a call and keeps the tensors it reads; an engine lowers the
  * plan to a program of its own and runs that on tensors of the core.
  *
- * A new engine is a folder with a table like this one, and one call of engine_add before the first runtime is made: the tape
- * over libtorch (src/exec/tape.c) does it when its library is loaded. */
+ * A new engine is a folder with a table like that of the tape over libtorch (src/exec/tape.c), and a line in the list of
+ * engines (engine.c). */
 #ifndef RUNTIME_ENGINE_H
 #define RUNTIME_ENGINE_H
 
@@ -79,8 +79,7 @@ typedef struct engine {
 	const engine_sandbox *sandbox;
 } engine;
 
-/* engine.c. The engines of this process, in the order in which "auto" asks them. Entries stay for ever. */
-void engine_add(const engine *e);
+/* engine.c. The engines of this library, in the order in which "auto" asks them. */
 const engine *engine_at(uint32_t i); /* NULL: there are no more */
 /* The engine of that name; of "auto" or NULL the first that takes all nodes of the artifact. */
 clv_status engine_choose(const char *name, const artifact *a, const engine **out);

@@ -144,6 +144,20 @@ static artifact *no_weights_sample(void)
 	return a;
 }
 
+static void without_an_engine_nothing_runs(void **state)
+{
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
+	clv_runtime *r = NULL;
+	(void)state;
+	artifact *a = no_weights_sample();
+	OK(artifact_ready(a));
+	FAILS(clv_runtime_create(a, NULL, &r), CLV_E_UNSUPPORTED, "this library has no engine");
+	o.engine = "tape";
+	FAILS(clv_runtime_create(a, &o, &r), CLV_E_NOT_FOUND, "there is no engine \"tape\" here; there are auto");
+	assert_null(r);
+	artifact_free(a);
+}
+
 static void a_file_without_weights_has_its_constants(void **state)
 {
 	(void)state;
@@ -794,6 +808,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_comes_back),
+		cmocka_unit_test(without_an_engine_nothing_runs),
 		cmocka_unit_test(data_is_checked_piece_by_piece),
 		cmocka_unit_test(tensors_are_listed_with_their_types_and_digests),
 		cmocka_unit_test(the_file_is_a_safetensors_file_with_each_weight_under_its_name_once),

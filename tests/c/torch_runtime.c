@@ -1364,6 +1364,17 @@ static clv_status whole_life(const void *ctx)
 	return st;
 }
 
+static void the_tape_is_the_engine(void **state)
+{
+	clv_runtime_options o = defaults;
+	(void)state;
+	clv_runtime *r = runtime_with(cut_sample(2), o);
+	assert_string_equal(clv_runtime_engine(r), "tape");
+	clv_runtime_free(r);
+	o.engine = "abacus";
+	refused(cut_sample(2), o, CLV_E_NOT_FOUND, "there is no engine \"abacus\" here; there are auto, tape");
+}
+
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
@@ -1448,6 +1459,7 @@ int main(void)
 		cmocka_unit_test(a_number_of_threads_is_of_one_thread),
 		cmocka_unit_test(a_runtime_has_its_own_number_of_threads),
 		cmocka_unit_test(a_model_with_state_is_run_by_one_at_a_time),
+		cmocka_unit_test(the_tape_is_the_engine),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(everything_takes_null),
 	};

@@ -686,6 +686,42 @@ def test_recomputation_leaves_statistics_alone() -> None:
         same_tensor(p.grad, q.grad, name)
 
 
+class OwnNorm(nn.BatchNorm1d):
+    """Normalises with operators of its own in eval mode; is a whole model where it has layers."""
+
+    def __init__(self, layers: bool = False) -> None:
+        super().__init__(4)
+        self.first, self.last = (nn.Linear(4, 4), nn.Linear(4, 4)) if layers else (nn.Identity(), nn.Identity())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        if self.training:
+            return self.last(super().forward(x))
+        return self.last((x - self.running_mean) * (self.weight / torch.sqrt(self.running_var + self.eps)))
+
+
+@pytest.mark.parametrize(
+    ("build", "counter"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)), r"1\.num_batches_tracked"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), OwnNorm(), nn.Linear(4, 4)), r"1\.num_batches_tracked"),
+        (lambda: OwnNorm(layers=True), "num_batches_tracked"),
+    ],
+    ids=["BatchNorm1d", "own operators", "the model itself"],
+)
+def test_recomputation_sees_statistics_that_another_forward_wrote(build: Callable[[], nn.Module], counter: str) -> None:
+    model = build().eval()
+    found = pipe(model, rand((5, 4)), recomputation=True)
+    y = found(torch.randn(5, 4))
+    model.train()
+    model(torch.randn(5, 4))  # no version of the statistics tells
+    model.eval()
+    with pytest.raises(cleave.ReplayError, match=f"^{counter} was changed between the forward and the backward"):
+        y.sum().backward()
+
+
 # ---- blocks ------------------------------------------------------------------------------------------------
 
 
