@@ -149,7 +149,8 @@ static at::Tensor make_view(const c10::Storage &storage, const c10::VariableVers
 			: at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), keys, c10::scalarTypeToTypeMeta(type));
 	t.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(v.sizes, v.ndim), at::IntArrayRef(v.strides, v.ndim),
 	                                               offset / static_cast<int64_t>(c10::elementSize(type)));
-	t.unsafeGetTensorImpl()->set_version_counter(version);
+	if (!t.is_inference()) // those count no writes
+		t.unsafeGetTensorImpl()->set_version_counter(version);
 	if (v.requires_grad)
 		t.set_requires_grad(true);
 	return t;
