@@ -222,22 +222,36 @@ static clv_status append(void *ctx, const dispatch_entry *e)
 	return PyList_Append(ctx, e->payload) == 0 ? CLV_OK : CLV_E_NOMEM;
 }
 
-/* list(regime=…, point=None, name=None): the payloads of the entries that answer, in the order in which they were added */
-static PyObject *dispatcher_list(DispatcherObject *o, PyObject *args, PyObject *kwargs)
+/* The payloads of the entries that answer, in the order in which they were added. */
+static PyObject *list_answers(const DispatcherObject *o, const dispatch_query *q)
 {
-	static char *names[] = {"regime", "point", "name", NULL};
+	PyObject *out = PyList_New(0);
+	if (out && dispatch_each(o->d, q, append, out) != CLV_OK)
+		Py_CLEAR(out);
+	return out;
+}
+
+static PyObject *dispatcher_list(DispatcherObject *o, PyObject *args)
+{
 	PyObject *regime = NULL, *sizes = Py_None;
 	dispatch_query q = EVERY;
 	point p;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|OOz", names, &regime, &sizes, &q.name) ||
-	    (regime && !regime_number(o, regime, &q.regime)) || !point_read(sizes, &p))
+	if (!PyArg_ParseTuple(args, "|OO", &regime, &sizes) || (regime && !regime_number(o, regime, &q.regime)) ||
+	    !point_read(sizes, &p))
 		return NULL;
 	q.point = p.at;
 	q.npoint = p.n;
-	PyObject *out = PyList_New(0);
-	if (out && dispatch_each(o->d, &q, append, out) != CLV_OK)
-		Py_CLEAR(out);
-	return out;
+	return list_answers(o, &q);
+}
+
+/* Every suffix asks: it takes one argument, which need not be parsed. */
+static PyObject *dispatcher_named(DispatcherObject *o, PyObject *name)
+{
+	dispatch_query q = EVERY;
+	Py_ssize_t n;
+	if (!(q.name = PyUnicode_AsUTF8AndSize(name, &n)))
+		return NULL;
+	return strlen(q.name) == (size_t)n ? list_answers(o, &q) : PyList_New(0);
 }
 
 /* ---- serving ---------------------------------------------------------------------------------------------------- */
@@ -404,8 +418,8 @@ static PyMethodDef dispatcher_methods[] = {
 	{"find", (PyCFunction)dispatcher_find, METH_O, "find(regime) -> the payload that served last, or None"},
 	{"__enter__", (PyCFunction)dispatcher_enter, METH_NOARGS, "one thread records at a time"},
 	{"__exit__", (PyCFunction)dispatcher_exit, METH_VARARGS, NULL},
-	{"list", (PyCFunction)(void (*)(void))dispatcher_list, METH_VARARGS | METH_KEYWORDS,
-     "list(regime=…, point=None, name=None) -> payloads"},
+	{"list", (PyCFunction)dispatcher_list, METH_VARARGS, "list(regime=…, point=None) -> payloads"},
+	{"named", (PyCFunction)dispatcher_named, METH_O, "named(name) -> payloads"},
 	{"serve", (PyCFunction)(void (*)(void))dispatcher_serve, METH_FASTCALL,
      "serve(regime, point, first, in_order, run, miss, inputs, *args) -> what run(payload, *args) gives"},
 	{NULL, NULL, 0, NULL}};

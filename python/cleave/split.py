@@ -169,12 +169,12 @@ class SplitRuntime(_show.Shown, Drawable):
     def _named(self, boundary: BoundaryPayload) -> Cut:
         """The cut whose plan made this boundary."""
         name, grad = boundary.graph_signature, boundary.supports_prefix_backward
-        known = self._served.dispatch.list(name=name)
+        known = self._served.dispatch.named(name)
         if not known:
             cuts = self._cut_for(self._ways(take_apart(self._target, *self._example).leaves, grad)).plans
             if self._half is None:
                 cuts.see(boundary.sizes)
-            known = self._served.dispatch.list(name=name)
+            known = self._served.dispatch.named(name)
         if not known:
             raise InputError(
                 f"this boundary (batch {boundary.batch_size}) was made by a plan that this runtime does not have: the "

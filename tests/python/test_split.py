@@ -296,6 +296,17 @@ def test_a_boundary_may_wait_while_others_run() -> None:
             same_tree(model(x.clone()), rt.run_suffix(boundary), "output")
 
 
+def test_a_boundary_of_another_plan_is_refused() -> None:
+    model, inputs = build("mlp")
+    rt = prepare(model, inputs(0), "50%")
+    boundary = rt.run_prefix(*inputs(1).args)
+    name = boundary.graph_signature
+    for other in ("", name[:-1], f"{name}x", f"{name}\0", f"{name}\0x"):
+        with pytest.raises(cleave.InputError, match="made by a plan that this runtime does not have"):
+            rt.run_suffix(dataclasses.replace(boundary, graph_signature=other))
+    rt.run_suffix(boundary)
+
+
 def test_results_carry_no_graph() -> None:
     model, inputs = build("mlp")
     rt = prepare(model, inputs(0), "50%")
