@@ -572,6 +572,11 @@ static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
 }
 
 /* check_model(): raises what run would about the model and the modes around the call */
+static PyObject *program_py_check_same(ProgramObject *o, PyObject *tensors)
+{
+	return none_or_raise(checks_inputs(o->modules, tensors));
+}
+
 static PyObject *program_py_check_model(ProgramObject *o, PyObject *unused)
 {
 	(void)unused;
@@ -895,6 +900,8 @@ static PyMethodDef program_methods[] = {
      "Raises "
      "what run would before its first operator"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
+	{"check_same", (PyCFunction)program_py_check_same, METH_O,
+     "check_same(tensors): as check, about which inputs are the same tensor, where the forward may ask"},
 	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},

@@ -494,6 +494,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         number = self._numbers.get(id(variant.source))
         if number is None:
             return variant(leaves)
+        variant.program.native.check_same(leaves)  # the file does not know which inputs are one tensor
         return _tree.unflatten(self._captured[number].output, self._runtime.run(leaves, number)[2])
 
     def _changed(self) -> str | None:

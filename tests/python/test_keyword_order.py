@@ -75,6 +75,15 @@ def test_one_tensor_given_twice_gets_its_own_plan(kind: str, example: tuple[Tens
             assert torch.equal(call(x, x), model(x, x))
 
 
+def test_a_traced_module_knows_one_tensor_given_twice() -> None:
+    pytest.importorskip("openvino")
+    model = Same().eval()
+    with torch.no_grad():
+        traced = cleave.trace(model, (x, p), backend="openvino", minimum_segment_size=1)
+        for args in ((x, p), (x, x), (x, p)):
+            assert torch.allclose(traced(*args), model(*args), atol=1e-4)
+
+
 def test_training_takes_one_tensor_twice_and_two_in_any_order() -> None:
     model = Same()
     split = cleave.prepare_split(model, example_inputs=(x, p), split=cleave.SplitSpec(boundary="50%", trainable=True))
