@@ -5,7 +5,8 @@ trainable, dtypes and devices, autocast. Its plans are captured when it is first
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -15,7 +16,7 @@ from ._dims import SizeSpec, check_sizes, warn_of_images
 from ._dispatch import Served, Ways
 from ._sizes import Sized, found_sizes
 from ._state import Target
-from .errors import InputError
+from .errors import CaptureError, InputError
 from .plan import capture_checked, capture_shapes, capture_sized
 
 
@@ -240,6 +241,16 @@ class Plans(Generic[T]):
                 if (i, d) not in free and n != t.shape[d]:
                     raise InputError(f"input {name}: dimension {d} is {t.shape[d]}, expected {n}")
         check_sizes(symbols, self.names, leaves)
+
+    @contextlib.contextmanager
+    def explaining(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
+        """A capture for a call that gives one tensor for several inputs: where it fails, that is what is wrong."""
+        try:
+            yield
+        except CaptureError as error:
+            if not _repeats(leaves):
+                raise
+            raise InputError(f"one tensor is given for several inputs: {error}") from None
 
     def other_dtype(self, leaves: Sequence[torch.Tensor]) -> str | None:
         """Says which input has another dtype than in the example."""

@@ -253,9 +253,14 @@ def check(
 
 
 def boundary_facts(payload: BoundaryPayload) -> _native.BoundaryFacts:
-    """What a boundary says of itself, as C takes it."""
-    labels = [str(label) for label in payload.tensors]
-    return payload.split_id, payload.graph_signature, payload.batch_size, dict(payload.sizes), labels
+    """What a boundary says of itself, as C takes it, where texts end at a NUL: none of ours has one."""
+
+    def text(x: Any) -> str:
+        return str(x).replace("\0", "\\0")
+
+    sizes = {text(name): n for name, n in payload.sizes.items()}
+    labels = [text(label) for label in payload.tensors]
+    return text(payload.split_id), text(payload.graph_signature), payload.batch_size, sizes, labels
 
 
 def check_tensors(schema: Mapping[str, TensorSchema], tensors: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:

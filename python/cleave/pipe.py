@@ -152,14 +152,16 @@ class PartitionedPlan(_show.Shown):
         """Captures the model as it is, and puts the nodes into the stages of the first plan."""
         regime = ways.regime
         assert isinstance(regime, Regime)
+        leaves = take_apart(self._target, args, kwargs).leaves
         if not ways.all and regime.plain is None:
-            self._first.check_shapes(take_apart(self._target, args, kwargs).leaves)  # before the model is run on them
+            self._first.check_shapes(leaves)  # before the model is run on them
         if not self._whole:
             raise InputError(
                 "the model's parameters are on the devices of its stages, and it would have to run as a whole to see "
                 "what it does in this mode: use the mode once before the stages are moved"
             )
-        return self._make(regime, (args, kwargs), self._first)
+        with self._first.explaining(leaves):
+            return self._make(regime, (args, kwargs), self._first)
 
     def _make(
         self, regime: Regime, example: tuple[Any, Any], first: StagePlans | None, made: StagePlans | None = None

@@ -132,7 +132,8 @@ class SplitRuntime(_show.Shown, Drawable):
                 "does in this mode: use the mode once before keep_only"
             )
         try:
-            return Cuts(self._served, Target(self._model), (args, kwargs), self._want, regime, first)
+            with contextlib.nullcontext() if first is None else first.explaining(leaves):
+                return Cuts(self._served, Target(self._model), (args, kwargs), self._want, regime, first)
         except Exception as error:  # also what the model itself raises
             if regime.plain is not None:
                 self.trace_plan.refuse_plain(args, kwargs, error)

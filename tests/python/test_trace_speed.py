@@ -146,7 +146,7 @@ def test_sizes_beside_the_example_count_too() -> None:
 
 
 def test_where_calls_from_python_cost_more_than_code_gives_the_tape_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = tracing.TracedModule._compiled
+    compiled = tracing.TracedModule._run
     calls = 0
 
     def slow(self: Any, *args: Any) -> Any:
@@ -155,7 +155,7 @@ def test_where_calls_from_python_cost_more_than_code_gives_the_tape_runs(monkeyp
         time.sleep(0.005)
         return compiled(self, *args)
 
-    monkeypatch.setattr(tracing.TracedModule, "_compiled", slow)
+    monkeypatch.setattr(tracing.TracedModule, "_run", slow)
     traced = Timed().trace(Parts(), X)
     assert [(s.compiled, s.reason) for s in traced.segments] == [(False, tracing.COSTS_MORE)]
     report = traced.report()
