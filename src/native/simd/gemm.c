@@ -1,0 +1,300 @@
+/* Matrix products of floats: C = A·B + bias for a block of rows and panels of columns.
+ *
+ * A tile of C stays in registers while K goes by. Each element of C is one chain of fused sums in the order of K, begun anew at
+ * places that K alone decides, and the parts are added in order: its bits depend on its row of A and its column of B only, not
+ * on the tile that it is in. The bias comes last, where product.c adds what is no bias. So which tiles are used is free: tall
+ * ones where there are rows, wide ones where there are few and the panels stream by. A is read where it is, with any strides. */
+#include "native/simd/kernels_isa.h"
+
+#define INLINE static inline __attribute__((always_inline))
+/* A loop of a constant number of turns, which become straight code. */
+#define UNROLLED(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+
+#if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
+#define WITH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#else
+#define WITH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#endif
+enum { ROWS = GEMM_ROWS, WIDE = GEMM_WIDE, COLS = GEMM_COLS, PART = 384, AHEAD = 1024 };
+
+/* What the tiles of a block have in common, for one part of K. */
+typedef struct strip {
+	int64_t k, a_row, a_k, b_k, b_panel, c_row;
+	const float *bias; /* NULL: none, or it comes with the last part */
+	bool more;         /* C holds the sum of the parts before */
+} strip;
+
+INLINE void store(const strip *s, float *c, int64_t col, vf sum)
+{
+	if (s->more)
+		sum = vf_load(c) + sum;
+	if (s->bias)
+		sum = sum + vf_load(s->bias + col);
+	vf_store(c, sum);
+}
+
+/* The same where the last vector has fewer than VF columns. */
+static void store_part(const strip *s, float *c, int64_t col, int64_t cols, const float *sum, int rows, int width)
+{
+	for (int i = 0; i < rows; i++, c += s->c_row, sum += width)
+		for (int64_t j = 0; j < cols; j++) {
+			float x = s->more ? c[j] + sum[j] : sum[j];
+			c[j] = s->bias ? x + s->bias[col + j] : x;
+		}
+}
+
+INLINE vf load_b(const panel_type type, const char *b, int64_t i)
+{
+	return type == PANEL_F32    ? vf_load((const float *)(const void *)b + i)
+	       : type == PANEL_BF16 ? vf_load_bf16((const uint16_t *)(const void *)b + i)
+	                            : vf_load_f16((const uint16_t *)(const void *)b + i);
+}
+
+INLINE int64_t bytes_of(const panel_type type)
+{
+	return type == PANEL_F32 ? 4 : 2;
+}
+
+/* `rows` rows, `panels` panels, `wide` vectors of each panel: constants, so that sums are registers. Pointers to every third
+   row address all of them. `cols`: columns there are from here on; of one panel it may be fewer. */
+INLINE void tile(const panel_type type, const int rows, const int panels, const int wide, const strip *s,
+                 const float *a, const char *b, float *c, int64_t col, int64_t cols)
+{
+	vf sum[ROWS][4 * WIDE];
+	const float *at[ROWS / 3];
+	int64_t a_row = s->a_row, a_k = s->a_k, b_k = s->b_k, b_panel = s->b_panel;
+	UNROLLED (i, rows)
+		UNROLLED (v, panels * wide)
+			sum[i][v] = vf_zero();
+	UNROLLED (i, (rows + 2) / 3)
+		at[i] = a + 3 * i * a_row;
+	for (int64_t k = s->k; k > 0; k--) {
+		vf x[4 * WIDE];
+		UNROLLED (v, panels * wide) {
+			int64_t where = v / wide * b_panel + v % wide * VF;
+			x[v] = load_b(type, b, where);
+			if (rows <= ROWS / 2)
+				__builtin_prefetch(b + (where + AHEAD) * bytes_of(type));
+		}
+		UNROLLED (i, rows) {
+			vf y = vf_set1(at[i / 3][i % 3 * a_row]);
+			UNROLLED (v, panels * wide)
+				sum[i][v] = vf_fma(y, x[v], sum[i][v]);
+		}
+		UNROLLED (i, (rows + 2) / 3)
+			at[i] += a_k;
+		b += b_k * bytes_of(type);
+	}
+	if (panels > 1 || cols >= wide * VF) {
+		UNROLLED (i, rows)
+			UNROLLED (v, panels * wide)
+				store(s, c + i * s->c_row + v * VF, col + v * VF, sum[i][v]);
+	} else {
+		float part[ROWS * WIDE * VF];
+		UNROLLED (i, rows)
+			UNROLLED (v, wide)
+				vf_store(part + (i * wide + v) * VF, sum[i][v]);
+		store_part(s, c, col, cols, part, rows, wide * VF);
+	}
+}
+
+typedef void (*tile_fn)(const strip *s, const float *a, const char *b, float *c, int64_t col, int64_t cols);
+#define TILE(type, rows, panels, wide)                                                                                 \
+	static void tile_##type##_##rows##_##panels##_##wide(const strip *s, const float *a, const char *b, float *c,      \
+	                                                     int64_t col, int64_t cols)                                    \
+	{                                                                                                                  \
+		tile(PANEL_##type, rows, panels, wide, s, a, b, c, col, cols);                                                 \
+	}
+#define PANEL(rows) TILE(F32, rows, 1, 1) TILE(F32, rows, 1, 2)
+WITH_ROWS(PANEL)
+#define PANEL_ROW(rows) {tile_F32_##rows##_1_1, tile_F32_##rows##_1_2},
+static const tile_fn one_panel[ROWS][WIDE] = {WITH_ROWS(PANEL_ROW)};
+
+/* A sum waits for the one before it: few rows need more panels to keep the units busy. They are what memory limits: with these
+   16-bit panels are widened in registers. */
+#define WITH_TYPES(X, rows, panels) X(F32, rows, panels) X(F16, rows, panels) X(BF16, rows, panels)
+#define SEVERAL_TILE(type, rows, panels) TILE(type, rows, panels, 2)
+#define HALF_TILES(rows) TILE(F16, rows, 1, 1) TILE(F16, rows, 1, 2) TILE(BF16, rows, 1, 1) TILE(BF16, rows, 1, 2)
+#define FEW_ROWS(rows, panels)                                                                                         \
+	{                                                                                                                  \
+		panels, {tile_F32_##rows##_##panels##_2, tile_F16_##rows##_##panels##_2, tile_BF16_##rows##_##panels##_2},     \
+		{                                                                                                              \
+			{tile_F32_##rows##_1_1, tile_F32_##rows##_1_2}, {tile_F16_##rows##_1_1, tile_F16_##rows##_1_2},            \
+				{tile_BF16_##rows##_1_1, tile_BF16_##rows##_1_2},                                                      \
+		}                                                                                                              \
+	}
+WITH_TYPES(SEVERAL_TILE, 1, 4)
+WITH_TYPES(SEVERAL_TILE, 2, 2)
+HALF_TILES(1)
+HALF_TILES(2)
+#if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
+WITH_TYPES(SEVERAL_TILE, 3, 2)
+WITH_TYPES(SEVERAL_TILE, 4, 2)
+HALF_TILES(3)
+HALF_TILES(4)
+#endif
+static const struct few_rows {
+	int panels;
+	tile_fn several[3], one[3][WIDE]; /* by type */
+} few_rows[] = {
+	FEW_ROWS(1, 4),
+	FEW_ROWS(2, 2),
+#if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
+	FEW_ROWS(3, 2),
+	FEW_ROWS(4, 2),
+#endif
+};
+enum { FEW = sizeof few_rows / sizeof *few_rows };
+
+/* Parts of K: as even as can be. */
+static int64_t part_end(int64_t k, int64_t from)
+{
+	int64_t parts = (k + PART - 1) / PART, each = parts ? (k + parts - 1) / parts : 0;
+	return from + each < k ? from + each : k;
+}
+
+/* Rows of the block against `panels` panels, one part of K. Tiles of about the same height. */
+static void all_rows(const gemm_block *g, const strip *s, tile_fn fn, int wide, int64_t from, const char *b,
+                     int64_t col)
+{
+	int64_t tiles = (g->m + ROWS - 1) / ROWS;
+	for (int64_t i = 0, row = 0; i < tiles; i++) {
+		int64_t n = (g->m - row + tiles - i - 1) / (tiles - i);
+		tile_fn f = fn ? fn : one_panel[n - 1][wide - 1];
+		f(s, g->a + row * g->a_row + from * g->a_k, b, g->c + row * g->c_row + col, col, g->n - col);
+		row += n;
+	}
+}
+
+/* A panel of 16-bit numbers that many rows read is widened first. */
+static void widened(const gemm_block *g, strip s, int wide, int64_t from, const char *b, int64_t col)
+{
+	_Alignas(64) float part[PART * COLS];
+	for (int64_t k = 0; k < s.k; k++)
+		for (int v = 0; v < wide; v++)
+			vf_store(part + (k * wide + v) * VF, g->type == PANEL_F16 ? load_b(PANEL_F16, b, k * s.b_k + v * VF)
+			                                                          : load_b(PANEL_BF16, b, k * s.b_k + v * VF));
+	s.b_k = wide * VF;
+	all_rows(g, &s, NULL, wide, from, (const char *)part, col);
+}
+
+/* Panels from column col on, for K from `from` to `end`; gives how many columns were done. */
+static int64_t some_panels(const gemm_block *g, int64_t from, int64_t end, int64_t col)
+{
+	strip s = {end - from, g->a_row, g->a_k, g->b_k, g->b_panel, g->c_row, end < g->k ? NULL : g->bias, from > 0};
+	const struct few_rows *few = g->m <= FEW ? &few_rows[g->m - 1] : NULL;
+	const char *b = (const char *)g->b + col / COLS * g->b_panel * bytes_of(g->type);
+	if (few && g->n - col >= few->panels * COLS) {
+		all_rows(g, &s, few->several[g->type], WIDE, from, b + from * s.b_k * bytes_of(g->type), col);
+		return few->panels * COLS;
+	}
+	int wide = g->n - col > VF ? WIDE : 1;
+	if (wide < WIDE)
+		s.b_k = g->b_k_half;
+	b += from * s.b_k * bytes_of(g->type);
+	if (g->type == PANEL_F32 || few)
+		all_rows(g, &s, few ? few->one[g->type][wide - 1] : NULL, wide, from, b, col);
+	else
+		widened(g, s, wide, from, b, col);
+	return COLS;
+}
+
+static void by_parts(const gemm_block *g)
+{
+	int64_t from = 0, end;
+	do {
+		end = part_end(g->k, from);
+		for (int64_t col = 0; col < g->n;)
+			col += some_panels(g, from, end, col);
+		from = end;
+	} while (end < g->k);
+}
+
+static void by_panels(const gemm_block *g)
+{
+	for (int64_t col = 0, done; col < g->n; col += done) {
+		int64_t from = 0, end;
+		do {
+			end = part_end(g->k, from);
+			done = some_panels(g, from, end, col);
+			from = end;
+		} while (end < g->k);
+	}
+}
+
+/* Rows of A that stay in the second level of the cache with all of K are read panel by panel; more of them part by part. */
+void ISA(gemm)(const gemm_block *g)
+{
+	if (g->m <= 0)
+		return;
+	if (g->m * g->k <= 128 * 1024)
+		by_panels(g);
+	else
+		by_parts(g);
+}
+
+/* ---- panels ----------------------------------------------------------------------------------------------------------- */
+
+/* Of two vectors, blocks of s lanes change places: lane l of the first result, and of the second. */
+#define LOW(l, s) ((l) & (s) ? VF + (l) - (s) : (l))
+#define HIGH(l, s) ((l) & (s) ? VF + (l) : (l) + (s))
+#define LANES4(f, l, s) f((l), s), f((l) + 1, s), f((l) + 2, s), f((l) + 3, s)
+#if defined(NATIVE_AVX512)
+#define LANES(f, s) LANES4(f, 0, s), LANES4(f, 4, s), LANES4(f, 8, s), LANES4(f, 12, s)
+#elif defined(NATIVE_AVX2)
+#define LANES(f, s) LANES4(f, 0, s), LANES4(f, 4, s)
+#else
+#define LANES(f, s) LANES4(f, 0, s)
+#endif
+#define SWAP_BLOCKS(s)                                                                                                 \
+	UNROLLED (i, VF) {                                                                                                 \
+		if (i & (s))                                                                                                   \
+			continue;                                                                                                  \
+		vf a = v[i], b = v[i + (s)];                                                                                   \
+		v[i] = __builtin_shufflevector(a, b, LANES(LOW, s));                                                           \
+		v[i + (s)] = __builtin_shufflevector(a, b, LANES(HIGH, s));                                                    \
+	}
+
+INLINE void transpose(vf *v)
+{
+#if defined(NATIVE_AVX512)
+	SWAP_BLOCKS(8)
+#endif
+#if defined(NATIVE_AVX512) || defined(NATIVE_AVX2)
+	SWAP_BLOCKS(4)
+#endif
+	SWAP_BLOCKS(2)
+	SWAP_BLOCKS(1)
+}
+
+/* VF elements of K of VF columns, each column without gaps. */
+static void pack_square(const float *b, int64_t b_n, float *out, int64_t width)
+{
+	vf v[VF];
+	UNROLLED (i, VF)
+		v[i] = vf_load(b + i * b_n);
+	transpose(v);
+	UNROLLED (i, VF)
+		vf_store(out + i * width, v[i]);
+}
+
+static void pack_panel(int64_t k, int64_t there, int64_t width, const float *b, int64_t b_k, int64_t b_n, float *out)
+{
+	int64_t i = 0;
+	for (; b_k == 1 && there == width && width % VF == 0 && i + VF <= k; i += VF)
+		for (int64_t j = 0; j < width; j += VF)
+			pack_square(b + i + j * b_n, b_n, out + i * width + j, width);
+	for (; i < k; i++) {
+		for (int64_t j = 0; j < there; j++)
+			out[i * width + j] = b[i * b_k + j * b_n];
+		memset(out + i * width + there, 0, (size_t)(width - there) * sizeof *out);
+	}
+}
+
+void ISA(gemm_pack)(int cols, int64_t k, int64_t n, const float *b, int64_t b_k, int64_t b_n, float *out)
+{
+	for (int64_t col = 0; col < n; col += cols, out += k * cols) {
+		int64_t there = n - col < cols ? n - col : cols;
+		pack_panel(k, there, there <= cols / 2 ? cols / 2 : cols, b + col * b_n, b_k, b_n, out);
+	}
+}
