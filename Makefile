@@ -16,7 +16,7 @@ else
 RUN := env PYTHONPATH=$(CURDIR)/build/python $(PYTHON)
 endif
 
-.PHONY: all setup setup-test build build-test demo test test-fast test-full coverage asan ubsan fuzz bench bench-full bench-gpu bench-report docs wheel abi format clean help
+.PHONY: all setup setup-test build build-test demo edge test test-fast test-full coverage asan ubsan tsan fuzz bench bench-full bench-gpu bench-report docs wheel abi format clean help
 
 all: build ## set up, build, install into .venv (the default)
 
@@ -32,8 +32,12 @@ setup-test: ## also install what tests and checks need: tools, real models, a br
 build-test: setup-test
 	@tools/build.sh test
 
-demo: build ## capture a network, cut it, run both parts, compare with PyTorch
-	@$(RUN) -m cleave.demo
+demo: build ## capture a network, cut it, run both parts, compare with PyTorch, run one without it
+	@tools/edge.sh
+	@$(RUN) -m cleave.demo --edge build/cleave-edge
+
+edge: setup ## build/cleave-edge, a static program with the native engine for devices (ARCH=aarch64: for 64-bit ARM)
+	@tools/edge.sh $(ARCH)
 
 test: build-test ## all checks: C tests (plain and sanitized), golden files, Python tests, real models, lint, types, docs
 	@tools/test.sh all
@@ -49,6 +53,9 @@ asan: setup-test ## all C tests, including those with libtorch, under AddressSan
 
 ubsan: setup-test ## the same under UndefinedBehaviorSanitizer
 	@tools/test.sh sanitize undefined
+
+tsan: build-test ## the server under attack and load, under ThreadSanitizer
+	@tools/test.sh serve-threads
 
 fuzz: setup-test ## run each fuzz target for FUZZ_SECONDS (60), from its corpus; needs clang
 	@tools/fuzz.sh

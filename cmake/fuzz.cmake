@@ -3,7 +3,7 @@
 file(GLOB targets CONFIGURE_DEPENDS fuzz/fuzz_*.c fuzz/torch_*.c)
 foreach(file ${targets})
 	cmake_path(GET file STEM name)
-	if(name MATCHES "^torch_" AND NOT TARGET cleave-objects)
+	if((name MATCHES "^torch_" AND NOT TARGET cleave-objects) OR (name MATCHES "^fuzz_(http|http2|grpc)$" AND NOT NGHTTP2_LIBRARY))
 		continue()
 	endif()
 	add_executable(${name} ${file})

@@ -1,14 +1,16 @@
 """Sphinx configuration of the site that `make docs` builds (tools/docs.sh): build/docs/html/index.html.
 
 The pages are the Markdown files of the repository, in their places, so links work on the site as they do in the tree.
-Four pages are completed here: README gets the table of contents, docs/examples.md the sources of the examples,
-docs/python-api.md the docstrings, and docs/c-api.md the list of functions, which links to doxygen's pages in c/.
+Five pages are completed here: README gets the table of contents, docs/examples.md the sources of the examples,
+docs/python-api.md the docstrings, docs/c-api.md the list of functions, which links to doxygen's pages in c/, and
+docs/files.md the list of source files (tools/files.py).
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import runpy
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import cleave
 ROOT = Path(__file__).resolve().parent.parent
 DOXYGEN = ROOT / "build" / "docs" / "xml"
 CONTENTS = {
-    "Guides": "capture split payload pipe trace optimize artifact security",
+    "Guides": "capture split training payload serve remote pipe trace optimize native artifact security",
     "Tools": "command-line pictures report diff notebook benchmark-api benchmarks",
     "Reference": "python-api c-api plan-format examples",
     "Development": "architecture files testing",
@@ -111,6 +113,7 @@ def complete(app: Any, docname: str, source: list[str]) -> None:
         "docs/examples": lambda: examples(source[0]),
         "docs/python-api": python_api,
         "docs/c-api": c_functions,
+        "docs/files": lambda: runpy.run_path(str(ROOT / "tools" / "files.py"))["listing"]()[0],
     }.get(docname)
     if made is not None:
         source[0] += "\n\n" + made() + "\n"

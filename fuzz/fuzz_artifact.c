@@ -11,11 +11,10 @@
 #include "file/artifact_keys.h"
 #include "file/artifact_segments.h"
 #include "file/signature.h"
+#include "file/training.h"
 #include "texts.h"
 
 enum { LARGE = 1 << 20 };
-
-/* ---- what an open artifact must be able to do ------------------------------------------------------------------- */
 
 /* Every byte of the code, and nothing beyond it. */
 static void list_segments(const artifact *a, uint32_t number)
@@ -188,6 +187,21 @@ static void cut(const artifact *a)
 	unlink(suffix);
 }
 
+/* What was accepted can be read again; nothing else is made of it. */
+static void look_training(const artifact *a)
+{
+	training x;
+	artifact *loss, *part;
+	artifact_range *ranges = ranges_of(a);
+	MUST(training_read(a->training, &x) == CLV_OK);
+	training_free(&x);
+	MUST(training_loss(a, &loss) == CLV_OK);
+	list(loss);
+	artifact_free(loss);
+	MUST(artifact_take(a, a->part, ranges, &part) == CLV_E_UNSUPPORTED);
+	mem_free(ranges);
+}
+
 static void look(const void *data, size_t n)
 {
 	artifact *a;
@@ -196,7 +210,9 @@ static void look(const void *data, size_t n)
 		return;
 	}
 	list(a);
-	if (fill(a) < LARGE) {
+	if (clv_artifact_training(a)) {
+		look_training(a);
+	} else if (fill(a) < LARGE) {
 		check_round_trip(a);
 		check_copy(a);
 		take_nodes(a);
@@ -204,8 +220,6 @@ static void look(const void *data, size_t n)
 	}
 	artifact_free(a);
 }
-
-/* ---- bytes that get past the check ------------------------------------------------------------------------------ */
 
 static void put_check(uint8_t *data, size_t n)
 {
@@ -246,8 +260,6 @@ static void look_checked(const void *data, size_t n)
 	look_trusted(copy, n);
 	free(copy);
 }
-
-/* ---- texts ------------------------------------------------------------------------------------------------------ */
 
 enum { TEXTS = 8 };
 

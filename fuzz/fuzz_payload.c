@@ -19,7 +19,7 @@ static void fill_free(const payload *p, void **memories)
 	mem_free(memories);
 }
 
-/* NULL: what zstd says it holds is not there, which is seen only now. */
+/* NULL: what packed data says it holds is not there, which is seen only now. */
 static void **fill(const payload *p)
 {
 	bool ok = true;
@@ -29,7 +29,7 @@ static void **fill(const payload *p)
 		memories[i] = mem_alloc(p->memories.at[i].nbytes); /* exactly: a write past the end is seen */
 		MUST(memories[i]);
 		ok = payload_fill(p, i, memories[i]) == CLV_OK && ok;
-		MUST(ok || (p->memories.at[i].encoding == ENC_ZSTD && status_message()[0] != '\0'));
+		MUST(ok || (encoding_packed(p->memories.at[i].encoding) && status_message()[0] != '\0'));
 	}
 	if (ok)
 		return memories;
@@ -92,7 +92,7 @@ static void check_schema(const payload *p)
 		(void)schema_check(p->schema.at, p->tensors.at, p->schema.n, p->sizes.at, p->sizes.n);
 }
 
-/* Compressed it is a payload too, unless it holds what int8 cannot, or there is no zstd. */
+/* Compressed it is a payload too, unless it holds what int8 and q1 to q8 cannot, or there is no zstd. */
 static void check_compressed(const payload *p, void *const *memories, encoding e)
 {
 	payload *q = again(p, memories), *back;
@@ -101,7 +101,8 @@ static void check_compressed(const payload *p, void *const *memories, encoding e
 	for (uint32_t i = 0; i < q->tensors.n; i++)
 		q->tensors.at[i].wish = e;
 	clv_status st = payload_image(q, &image);
-	MUST(st == CLV_OK || (st == CLV_E_INVALID && e == ENC_INT8) || (st == CLV_E_UNSUPPORTED && e == ENC_ZSTD));
+	MUST(st == CLV_OK || (st == CLV_E_INVALID && (e == ENC_INT8 || encoding_bits(e))) ||
+	     (st == CLV_E_UNSUPPORTED && e == ENC_ZSTD));
 	if (st == CLV_OK) {
 		MUST(st_append(&image, &file) == CLV_OK && payload_read(file.at, file.n, p->kind, &back) == CLV_OK);
 		void **filled = fill(back);

@@ -73,8 +73,8 @@ static void look(int status)
 	} else {
 		check_message(j.message);
 	}
-	for (uint32_t i = 0; i < j.nculprits; i++)
-		MUST(j.culprits[i]);
+	for (uint32_t i = 0; i < j.nblamed; i++)
+		MUST(j.blamed[i]);
 	job_free(&j);
 }
 

@@ -1,6 +1,5 @@
 /* What has to hold in a fuzz target. */
-#ifndef FUZZ_MUST_H
-#define FUZZ_MUST_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,5 +13,3 @@
 			abort();                                                                                                   \
 		}                                                                                                              \
 	} while (0)
-
-#endif

@@ -1,7 +1,6 @@
 /* What fuzz targets share: bytes that are several texts, each after a line "=== <key>", so that the fuzzer need not learn
  * lengths and quoting first. */
-#ifndef FUZZ_TEXTS_H
-#define FUZZ_TEXTS_H
+#pragma once
 
 #include <string.h>
 
@@ -34,5 +33,3 @@ static inline uint8_t *aligned_copy(const void *data, size_t n)
 		memcpy(at, data, n);
 	return at;
 }
-
-#endif

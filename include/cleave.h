@@ -7,7 +7,7 @@
  * Two libraries implement this header:
  *
  *     libcleave-core   plans and files: read, inspect, cut, partition, compare, draw. Needs libc, jansson and, unless
- *                      built without them, METIS, zstd and OpenSSL.
+ *                      built without them, METIS, zstd, OpenSSL and nghttp2.
  *     libcleave        all of that, and running. Links libtorch, needs no Python.
  *
  * Link one of them (`pkg-config cleave-core` or `cleave`; in CMake `cleave::core` or `cleave::cleave`). What is
@@ -295,7 +295,8 @@ typedef struct clv_objective {
 	double max_latency_s;                                        /**< 0: no limit */
 	double bandwidth_bytes_per_s;                                /**< 0: not known */
 	double prefix_flops_per_s, suffix_flops_per_s;               /**< 0: 1e12; clv_speed_load() reads measured ones */
-	const char *compress;        /**< how floats are sent: "fp16", "bf16", "int8"; NULL: as they are. boundary_bytes and
+	const char
+		*compress; /**< how floats are sent: "fp16", "bf16", "int8", "q1" to "q8"; NULL: as they are. boundary_bytes and
 	                                  max_boundary_bytes then count what is sent */
 	double compress_bytes_per_s; /**< bytes compressed and restored per second; 0: 5e8 */
 } clv_objective;
@@ -416,6 +417,11 @@ CLV_API const char *clv_artifact_signer(const clv_artifact *a);
 
 /** Whether the file was opened with trusted keys, one of which signed it. */
 CLV_API bool clv_artifact_signature_verified(const clv_artifact *a);
+
+/** Whether somebody vouches for an artifact: this user saved it, a trusted key signed it, or it was made in this process.
+    Otherwise it runs in a sandbox by default (clv_sandbox). *why, which may be NULL, is NULL or the reason why nobody does;
+    static. */
+CLV_API bool clv_artifact_vouched(const clv_artifact *a, const char **why);
 
 /** Makes an Ed25519 key for clv_artifact_sign(): the private key as `path`, readable by its owner only, the public key as
     `path`.pub.
@@ -585,6 +591,13 @@ CLV_API const char *clv_tensor_dtype(const clv_tensor *t);
     of one artifact do not see each other. */
 typedef struct clv_runtime clv_runtime;
 
+/** Whether a file runs in a sandbox, another process that can only compute (docs/artifact.md, "sandbox"). */
+typedef enum clv_sandbox {
+	CLV_SANDBOX_AUTO, /**< unless this user saved it, a trusted key signed it, or allow_compiled is set */
+	CLV_SANDBOX_ON,   /**< always */
+	CLV_SANDBOX_OFF   /**< never: you trust the file (docs/security.md) */
+} clv_sandbox;
+
 /** Options of clv_runtime_create(). */
 typedef struct clv_runtime_options {
 	size_t size;         /**< sizeof(clv_runtime_options) */
@@ -597,14 +610,15 @@ typedef struct clv_runtime_options {
 	bool allow_signed;   /**< the same, only if clv_artifact_signature_verified() */
 	bool tape_only;      /**< run no compiled part */
 	bool any_weights;    /**< a suffix also accepts boundaries made with other weights than its own */
-	bool sandbox;        /**< run in another process that can only compute (docs/artifact.md). The artifact must be
-	                           opened with `copy`; timeout 0 means 60 s; not with allow_compiled, not on a GPU */
+	uint8_t sandbox;     /**< a clv_sandbox. In a sandbox timeout 0 means 600 s; there is none on a GPU, and none with
+	                           CLV_SANDBOX_ON and allow_compiled */
 	int threads;         /**< threads per operator in runs of this runtime, 1 to 1024; 0: those of the calling thread */
 	const char *optimize; /**< "none", "safe" (NULL): the same bits; "fast": within tolerances (docs/optimize.md) */
 	double timeout;       /**< seconds that a run may take, checked between operators; 0: no limit */
 	int64_t max_memory; /**< bytes of CPU tensors that a run may have at once, besides weights and inputs, and that one
 	                           tensor may have; 0: no limit */
-	const char *engine; /**< what runs it: "tape" (libtorch), or "auto" (NULL): the first that takes the file */
+	const char *engine; /**< what runs it: "tape" (libtorch), "native" (no libtorch), or "auto" (NULL): the first that
+	                           takes the file */
 } clv_runtime_options;
 
 /* clang-format off */
@@ -614,8 +628,8 @@ typedef struct clv_runtime_options {
 
 /** Makes an artifact, or a part of it, ready to run. The artifact may be freed afterwards.
     @errors CLV_E_INVALID for a part that the file does not have, a device that does not exist, or a bad number of threads;
-    CLV_E_UNSUPPORTED for a model that cannot run from C, be moved to one device, or run in parts; CLV_E_PARSE for damaged
-    data; CLV_E_TORCH. */
+    CLV_E_UNSUPPORTED for a model that cannot run from C, be moved to one device, or run in parts, and for a file that nobody
+    vouches for where there can be no sandbox; CLV_E_PARSE for damaged data; CLV_E_TORCH. */
 CLV_API clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out);
 
 /** Tensors that came out of the runtime stay valid. */
@@ -662,18 +676,23 @@ CLV_API clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_
 CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
 
 /** Runs. The sizes of the inputs decide which plan of the file serves; sizes that none is proven for are refused unless
-    `unproven` is set.
+    `unproven` is set. One handle given twice is one tensor, which counts for a forward that asks whether two inputs are the
+    same.
     @ownership each output is a new reference, the caller's. It may share the memory of an input or of the model, where the
     forward does so.
     @errors CLV_E_INPUT and CLV_E_LAYOUT for inputs that do not fit, sizes that are not proven, a tensor that is not bound;
-    CLV_E_GUARD if the data leads elsewhere than at capture; CLV_E_LIMIT; CLV_E_TORCH from an operator; CLV_E_OVERFLOW. A
-    failed run gives no outputs; what the model wrote in place stays written.
+    CLV_E_GUARD if the data leads elsewhere than at capture; CLV_E_UNSUPPORTED if it leads where the model returns outputs of
+    other names than clv_runtime_output() has; CLV_E_LIMIT; CLV_E_TORCH from an operator; CLV_E_OVERFLOW. A failed run gives no
+    outputs; what the model wrote in place stays written.
     @threads runs may overlap; those of a model that changes its own tensors wait for each other. */
 CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);
 
-/** The engine that runs it: "tape". */
+/** The engine that runs it: "tape", "native". */
 CLV_API const char *clv_runtime_engine(const clv_runtime *r);
+
+/** Whether runs are made in a sandbox, another process (clv_sandbox). */
+CLV_API bool clv_runtime_sandboxed(const clv_runtime *r);
 
 /** Ends the runs that have begun at their next operator, with CLV_E_CANCELLED.
     @threads may be called while other threads run r. */
@@ -725,9 +744,11 @@ CLV_API int64_t clv_boundary_size(const clv_boundary *b, const char *symbol);
 
 /** How a boundary is written. */
 typedef struct clv_pack_options {
-	size_t size;          /**< sizeof(clv_pack_options) */
-	const char *compress; /**< "fp16", "bf16", "int8"; "zstd", which loses nothing; NULL: as it is (docs/payload.md) */
-	bool no_checksum;     /**< leave out the digests that detect changed bytes */
+	size_t size; /**< sizeof(clv_pack_options) */
+	const char
+		*compress;    /**< "fp16", "bf16", "int8", "q1" to "q8" (bits per element, less after zstd); "zstd", which loses
+	                           nothing; NULL: as it is (docs/payload.md) */
+	bool no_checksum; /**< leave out the digests that detect changed bytes */
 } clv_pack_options;
 
 /* clang-format off */
@@ -737,7 +758,7 @@ typedef struct clv_pack_options {
 
 /** The boundary as bytes, to be sent. The Python package writes and reads the same.
     @errors CLV_E_UNSUPPORTED for tensors without plain memory, and for zstd in a build without it; CLV_E_INVALID for an
-    unknown compression, and for numbers that are not finite with int8; CLV_E_OVERFLOW; CLV_E_TORCH. */
+    unknown compression, and for numbers that are not finite with int8 or q1 to q8; CLV_E_OVERFLOW; CLV_E_TORCH. */
 CLV_API clv_status clv_boundary_pack(const clv_boundary *b, const clv_pack_options *options, void **out, size_t *size);
 
 /** The same bytes as a file, which appears whole or not at all.
@@ -785,6 +806,9 @@ typedef struct clv_source_options {
 	uint32_t first, end;    /**< nodes first … end-1; end 0: to the last */
 	const char *class_name; /**< of the generated class; NULL: "Segment" */
 	bool del;               /**< delete values after their last use */
+	const clv_artifact
+		*file; /**< that the plan is of: it knows what the forward asked of its inputs, which the source then
+	                               asks too; NULL: nothing is known */
 } clv_source_options;
 
 /* clang-format off */
@@ -809,6 +833,7 @@ typedef struct clv_stages_options {
 	uint32_t nbasic_blocks;          /**< length of basic_blocks */
 	uint32_t depth;                  /**< recorded in the configuration */
 	bool del;                        /**< delete values after their last use */
+	const clv_artifact *file;        /**< as in clv_source_options */
 } clv_stages_options;
 
 /* clang-format off */
@@ -821,6 +846,61 @@ typedef struct clv_stages_options {
     @errors CLV_E_INVALID for stages that the plan does not have; CLV_E_UNSUPPORTED for a node that cannot be written, or
     for state that two stages would share. */
 CLV_API clv_status clv_plan_stages_source(const clv_plan *p, const clv_stages_options *options, char **out);
+
+/** @} */
+
+/* ---- packed weights ---------------------------------------------------------------------------------------------- */
+
+/** @defgroup packing Packed weights for the native engine (experimental)
+ *  @{ */
+
+/** Options of clv_artifact_pack(). */
+typedef struct clv_packing_options {
+	size_t size;             /**< sizeof(clv_packing_options) */
+	const char *const *isas; /**< instruction sets: "avx2", "avx512", "neon", "base". NULL: that of this machine */
+	uint32_t nisas;          /**< length of isas */
+	uint8_t sandbox; /**< CLV_SANDBOX_OFF: also pack a file that nobody vouches for, in this process; there is no other
+	                       way (a clv_sandbox) */
+} clv_packing_options;
+
+/* clang-format off */
+/** The defaults: `clv_packing_options o = CLV_PACKING_OPTIONS_INIT;` */
+#define CLV_PACKING_OPTIONS_INIT {.size = sizeof(clv_packing_options)}
+/* clang-format on */
+
+/** Writes the artifact to a file that also has its weights as the kernels of the native engine want them: a
+    runtime starts without packing them, and processes share the memory. Any machine can pack for any instruction set. Packed
+    weights that the artifact has already are left out; what does not fit the machine, the weights or the library later on is
+    packed in memory again. The data of a file is checked first. The file is written whole or not at all.
+    @errors CLV_E_PARSE for damaged data; CLV_E_UNSUPPORTED for a model that the native engine does not take, and for a file
+    that nobody vouches for; CLV_E_INVALID for an unknown instruction set or
+    a file without weights; CLV_E_IO. */
+CLV_API clv_status clv_artifact_pack(const clv_artifact *a, const clv_packing_options *options, const char *path);
+
+/** The i-th instruction set that an artifact has packed weights for: its name, which lives with the artifact, the
+    number of pieces, and their bytes. False: there are no more. */
+CLV_API bool clv_artifact_packed(const clv_artifact *a, uint32_t i, const char **isa, uint32_t *pieces, int64_t *bytes);
+
+/** Packed weights of a runtime, so far: weights are packed, or found in the file, when a run first needs them. */
+typedef struct clv_packing_state {
+	size_t size;       /**< sizeof(clv_packing_state) */
+	uint32_t found;    /**< pieces of the file that it uses */
+	uint32_t repacked; /**< packed in memory: the file has none for this machine, these weights and this library */
+	uint32_t damaged;  /**< of those: the file has it, and its bytes are not what their digest says */
+} clv_packing_state;
+
+/** What a runtime of the native engine uses of the packed weights of its file. All zero for other engines. */
+CLV_API clv_status clv_runtime_packing(const clv_runtime *r, clv_packing_state *out);
+
+/** [run] Runs each plan of a model file by the native engine and on the tape, on the same inputs at the first sizes that the plan was
+    recorded at, and compares what they give, within the tolerance of `optimize="fast"`. Inputs are made up: floats from 0 to 1,
+    integers 0 or 1. `options`, which may be NULL, say how the file is loaded; its engine does not count. The largest difference
+    goes to `worst`, unless that is NULL.
+    @errors CLV_E_VERIFY for a difference, with the first node that gives other numbers on the same inputs; CLV_E_GUARD where the
+    model asks its inputs for something that made-up ones are not, which says nothing about the engine; those of
+    clv_runtime_create() and clv_runtime_run().
+    @threads any */
+CLV_API clv_status clv_artifact_compare(const clv_artifact *a, const clv_runtime_options *options, double *worst);
 
 /** @} */
 
@@ -890,6 +970,12 @@ CLV_API clv_status clv_graph_node(const clv_graph *g, uint32_t i, clv_node *out)
 
 /** Describes value i. */
 CLV_API clv_status clv_graph_value(const clv_graph *g, uint32_t i, clv_value *out);
+
+/** Why the engine of that name, "native" for instance, does not run node i; NULL in *why: it does.
+    @ownership *why lives as long as the plan.
+    @errors CLV_E_NOT_FOUND if this library has no such engine
+    @threads any */
+CLV_API clv_status clv_plan_takes(const clv_plan *p, const char *engine, uint32_t i, const char **why);
 
 /** @} */
 
@@ -1335,6 +1421,8 @@ typedef struct clv_trace_options {
 	void *ctx;        /**< for the three functions, which are called on the calling thread */
 	bool keep_slower; /**< keep compiled segments that are slower than the operators, for files that run elsewhere */
 	const char *optimize; /**< how the operators run that segments are timed against: as in clv_runtime_options */
+	uint8_t sandbox; /**< CLV_SANDBOX_OFF: also trace a file that nobody vouches for, in this process; there is no other
+	                       way (a clv_sandbox) */
 } clv_trace_options;
 
 /* clang-format off */
@@ -1349,7 +1437,7 @@ typedef struct clv_trace_options {
     that are slower than their operators are dropped. The new artifact keeps what it needs of `a`; clv_artifact_report()
     describes the result.
     @errors CLV_E_NOT_FOUND for an unknown back end; CLV_E_UNSUPPORTED without fallback and CLV_E_INVALID below the threshold,
-    with what is not compiled; CLV_E_TIMEOUT; CLV_E_CANCELLED; CLV_E_IO if there is no room to work; CLV_E_INPUT for calls
+    with what is not compiled; CLV_E_UNSUPPORTED for a file that nobody vouches for; CLV_E_TIMEOUT; CLV_E_CANCELLED; CLV_E_IO if there is no room to work; CLV_E_INPUT for calls
     that do not fit; CLV_E_TORCH. */
 CLV_API clv_status clv_trace(const clv_artifact *a, const clv_trace_options *options, clv_artifact **out);
 
@@ -1401,9 +1489,584 @@ CLV_API uint32_t clv_runtime_profile_count(const clv_runtime *r);
 /** Describes timed node i. */
 CLV_API clv_status clv_runtime_profile_get(const clv_runtime *r, uint32_t i, clv_profile_node *out);
 
-/** [run] For `cleave-torch sandbox` only: serves a runtime with `sandbox` over its end of a socket, until the runtime is gone, in a
+/** For `cleave sandbox` only: serves a runtime with `sandbox` over its end of a socket, until the runtime is gone, in a
     process that does nothing else. */
 CLV_API int clv_sandbox_serve(int socket);
+
+/** @} */
+
+/* ---- calibration ------------------------------------------------------------------------------------------------ */
+
+/** @defgroup calibration Calibration: which compression a boundary bears (experimental)
+ *  @{ */
+
+/** What each way to compress a boundary saves and costs, over batches. */
+typedef struct clv_calibration clv_calibration;
+
+/** One way, over all batches. */
+typedef struct clv_calibrated {
+	size_t size;         /**< sizeof(clv_calibrated) */
+	const char *method;  /**< as clv_pack_options.compress takes it; "plain": as it is. Way 0 is that one */
+	int64_t bytes;       /**< of the boundaries */
+	double output_error; /**< the norm of what the outputs are off, by that of the outputs */
+	double max_abs;      /**< the largest difference of an output */
+	double top1;         /**< share of rows whose largest output is the same; NaN: no output has rows of scores */
+	double seconds;      /**< to write and read one batch, on average */
+	const char *reason;  /**< why it could not be done; NULL: it could. Valid until the next batch */
+} clv_calibrated;
+
+/** Starts with no batch.
+    @ownership borrows both runtimes until it is freed. */
+CLV_API clv_status clv_calibration_new(const clv_runtime *prefix, const clv_runtime *suffix, clv_calibration **out);
+
+/** Releases it. */
+CLV_API void clv_calibration_free(clv_calibration *c);
+
+/** Runs a batch through the prefix, and its boundary through the suffix in all ways.
+    @errors as clv_runtime_run_prefix() and clv_runtime_run_suffix(). A way that cannot be taken is no error.
+    @threads one call at a time. */
+CLV_API clv_status clv_calibration_add(clv_calibration *c, const clv_tensor *const *inputs, uint32_t ninputs);
+
+/** Number of ways. */
+CLV_API uint32_t clv_calibration_count(const clv_calibration *c);
+
+/** Describes way i.
+    @errors CLV_E_INVALID if there is none, or no batch yet. */
+CLV_API clv_status clv_calibration_at(const clv_calibration *c, uint32_t i, clv_calibrated *out);
+
+/** The way with the fewest bytes of those with at most this output error and at least this top-1 agreement (0: it does not
+    matter); 0 if none is smaller than plain.
+    @errors CLV_E_INVALID for impossible bounds, no batch yet, or an agreement where no output has rows of scores. */
+CLV_API clv_status clv_calibration_choose(const clv_calibration *c, double max_error, double min_top1, uint32_t *out);
+
+/** @} */
+
+/* ---- training --------------------------------------------------------------------------------------------------- */
+
+/** @defgroup training Training a suffix from a file (experimental)
+ *
+ *  A file for training (SplitRuntime.save_trainer in Python, docs/training.md) has the plans of a suffix as they train, the
+ *  loss as plans of its own over (outputs, targets), and the optimizer. Steps give, bit for bit, what train_suffix gives in
+ *  the process of the model.
+ *  @{ */
+
+/** A suffix that trains: parameters, buffers, optimizer and random generator are its own. Trainers of one artifact do not
+    see each other. */
+typedef struct clv_trainer clv_trainer;
+
+/** Options of clv_trainer_create(). */
+typedef struct clv_trainer_options {
+	size_t size; /**< sizeof(clv_trainer_options) */
+	uint8_t
+		sandbox; /**< CLV_SANDBOX_OFF: also train a file that nobody vouches for, in this process; there is no other way
+	                       (a clv_sandbox) */
+	bool unproven; /**< also serve sizes at which the model was never recorded, by the plan's formulas */
+	bool has_seed; /**< the random generator starts from `seed`; otherwise from the seed of the file */
+	uint64_t seed; /**< as torch.manual_seed() takes it */
+	int threads;   /**< threads per operator, 1 to 1024; 0: those of the calling thread */
+	double
+		timeout; /**< seconds that a forward may take, checked between operators; 0: no limit. The backward has none */
+} clv_trainer_options;
+
+/* clang-format off */
+/** The defaults: `clv_trainer_options o = CLV_TRAINER_OPTIONS_INIT;` */
+#define CLV_TRAINER_OPTIONS_INIT {.size = sizeof(clv_trainer_options)}
+/* clang-format on */
+
+/** What a file for training says about it, as JSON: optimizer groups with their numbers and parameters, seed, tied
+    parameters. NULL: the file does not train (clv_runtime_create() runs it). */
+CLV_API const char *clv_artifact_training(const clv_artifact *a);
+
+/** Makes a file for training ready. The artifact may be freed afterwards. Everything that changes is copied from the file.
+    @errors CLV_E_INVALID for a file that does not train, or bad options; CLV_E_UNSUPPORTED for a file that nobody vouches
+    for (nothing trains in a sandbox), and in libcleave-core, which has no libtorch; CLV_E_PARSE for damaged data;
+    CLV_E_TORCH. */
+CLV_API clv_status clv_trainer_create(const clv_artifact *a, const clv_trainer_options *options, clv_trainer **out);
+
+/** Tensors that came out of the trainer stay valid. */
+CLV_API void clv_trainer_free(clv_trainer *t);
+
+/** Number of tensors that cross the cut. */
+CLV_API uint32_t clv_trainer_input_count(const clv_trainer *t);
+
+/** Describes tensor i of those that cross the cut; its name is its label in boundaries. */
+CLV_API clv_status clv_trainer_input(const clv_trainer *t, uint32_t i, clv_port *out);
+
+/** Number of tensors that the loss takes as targets. */
+CLV_API uint32_t clv_trainer_target_count(const clv_trainer *t);
+
+/** Describes target i. */
+CLV_API clv_status clv_trainer_target(const clv_trainer *t, uint32_t i, clv_port *out);
+
+/** Runs suffix, loss and backward on a boundary of a training prefix (run_training_prefix in Python, of the same split; its
+    weights are not compared), and adds to the gradients of the parameters. Nothing is stepped.
+    @ownership *loss is detached. *gradients has the gradient of each boundary tensor under its label, with the strides that
+    the backward gave it; labels whose tensor needs none, or got none, are absent. It can be packed like any boundary. A
+    parameter that the prefix trains too is there as "@name": that is this half's share, which is not added here; give the
+    whole gradient to clv_trainer_apply_tied(). loss and gradients may be NULL.
+    @errors as clv_runtime_run_suffix(); CLV_E_INPUT also for a boundary made for inference, targets that do not fit, and while
+    clv_trainer_apply_tied() is due; CLV_E_UNSUPPORTED for sparse gradients. After any error the trainer is as it was before.
+    @threads calls for one trainer wait for each other, and so do those of all trainers whose models draw random numbers.
+    Random numbers that other code of the process draws meanwhile are mixed up with these. */
+CLV_API clv_status clv_trainer_accumulate(clv_trainer *t, const clv_boundary *b, const clv_tensor *const *targets,
+                                          uint32_t ntargets, clv_tensor **loss, clv_boundary **gradients);
+
+/** clv_trainer_accumulate() and then clv_trainer_apply(): one training step. Gradients that were added before count too.
+    @errors as these two. What fails before the optimizer's step leaves the trainer as it was before the call.
+    @threads as clv_trainer_accumulate(). */
+CLV_API clv_status clv_trainer_step(clv_trainer *t, const clv_boundary *b, const clv_tensor *const *targets,
+                                    uint32_t ntargets, clv_tensor **loss, clv_boundary **gradients);
+
+/** Steps every parameter that has a gradient, as the optimizer of the file does, and forgets the gradients. Without any it
+    does nothing but count a step.
+    @errors CLV_E_TORCH. Where memory runs out in the middle, every later call fails until clv_trainer_restore().
+    @threads calls for one trainer wait for each other. */
+CLV_API clv_status clv_trainer_apply(clv_trainer *t);
+
+/** Steps parameters that both halves train, with their whole gradients, as the prefix's backward gave them
+    (backward_prefix in Python). names: "@name", or without the "@".
+    @errors CLV_E_NOT_FOUND for a name that is not tied; CLV_E_INPUT for a gradient that does not fit: nothing was stepped
+    then. Otherwise as clv_trainer_apply().
+    @threads calls for one trainer wait for each other. */
+CLV_API clv_status clv_trainer_apply_tied(clv_trainer *t, const char *const *names, const clv_tensor *const *gradients,
+                                          uint32_t n);
+
+/** How often gradients were applied since the file was made, by clv_trainer_step() and clv_trainer_apply(). It is part of the
+    state. */
+CLV_API uint64_t clv_trainer_steps(const clv_trainer *t);
+
+/** All that training changes, as bytes: parameters, buffers (statistics of BatchNorm), state of the optimizer, gradients that
+    were not applied yet, count of steps, random generator. Two trainers with equal states go on with equal bits. The bytes
+    are a safetensors file (docs/training.md).
+    @errors CLV_E_OVERFLOW; CLV_E_TORCH.
+    @threads waits for the calls that have begun. */
+CLV_API clv_status clv_trainer_state(const clv_trainer *t, void **out, size_t *size);
+
+/** Goes on from a state of a trainer of the same file. The bytes are hostile, and are not kept.
+    @errors CLV_E_PARSE for bytes that are no state; CLV_E_INPUT for a state of another file, and for tensors that do not fit;
+    CLV_E_UNSUPPORTED for another version. After any error the trainer is as it was before the call.
+    @threads waits for the calls that have begun. */
+CLV_API clv_status clv_trainer_restore(clv_trainer *t, const void *data, size_t size);
+
+/** Writes `suffix`, an artifact of the same model for inference (SplitRuntime.save), to a file with the parameters and
+    buffers that the trainer has now: whole or not at all. Compiled segments and packed weights, made with the old ones, are left
+    out; who vouches for `suffix` vouches for it.
+    @errors CLV_E_INPUT for an artifact that reads none of the trainer's tensors, or has them in other types or shapes; CLV_E_IO.
+    @threads waits for the calls that have begun. */
+CLV_API clv_status clv_trainer_weights(const clv_trainer *t, const clv_artifact *suffix, const char *path);
+
+/** @} */
+
+/* ---- clients of a server ---------------------------------------------------------------------------------------- */
+
+/** @defgroup remote Clients of a server (experimental)
+ *  @{ */
+
+/** A model on a server (docs/remote.md). */
+typedef struct clv_remote clv_remote;
+
+/** Options of clv_remote_connect(). */
+typedef struct clv_remote_options {
+	size_t size;            /**< sizeof(clv_remote_options) */
+	const char *token;      /**< who asks; NULL: nobody in particular */
+	const char *ca;         /**< PEM file with the certificates that are trusted; NULL: those of the system */
+	const char *cert;       /**< PEM file with a certificate of the client; NULL: none */
+	const char *key;        /**< PEM file with its key */
+	double timeout;         /**< seconds for a call with all its tries; 0: 60 */
+	double connect_timeout; /**< seconds to reach the server; 0: 5 */
+	int retries;            /**< tries after the first one; 0: 2, below 0: none */
+	int connections;        /**< open at a time, and so calls under way; more wait. 0: 8 */
+	int64_t max_answer;     /**< bytes; a larger answer is an error. 0: 2^30 */
+	bool insecure;          /**< the token may go over http:// to another machine, where others can read it */
+	bool lazy;              /**< do not ask the server before the first call */
+} clv_remote_options;
+
+/* clang-format off */
+/** The defaults: `clv_remote_options o = CLV_REMOTE_OPTIONS_INIT;` */
+#define CLV_REMOTE_OPTIONS_INIT {.size = sizeof(clv_remote_options)}
+/* clang-format on */
+
+/** A client of "https://host:8000/model", or model\@cut; `http://` is without TLS. Reads what the model takes and gives, unless
+    `lazy` is set. TLS is 1.3, and the server's certificate has to be for its host.
+    @errors CLV_E_INVALID for a bad URL, option, token or certificate; CLV_E_IO if the server cannot be reached in time or is
+    too busy; CLV_E_NOT_FOUND for a model that it does not have; CLV_E_PARSE for an answer that is malformed;
+    CLV_E_UNSUPPORTED for https:// in a build without OpenSSL. */
+CLV_API clv_status clv_remote_connect(const char *url, const clv_remote_options *options, clv_remote **out);
+
+/** Closes its connections. No call is under way. */
+CLV_API void clv_remote_free(clv_remote *r);
+
+/** What the server says of the model, as JSON; asks it if nobody did. Valid as long as r.
+    @errors as clv_remote_connect(). */
+CLV_API clv_status clv_remote_metadata(clv_remote *r, const char **out);
+
+/** Number of tensors that clv_remote_run() takes; 0 before the server was asked. */
+CLV_API uint32_t clv_remote_input_count(const clv_remote *r);
+
+/** Number of tensors that calls give; 0 before the server was asked. */
+CLV_API uint32_t clv_remote_output_count(const clv_remote *r);
+
+/** Describes input i; a dimension of any size is "-1". */
+CLV_API clv_status clv_remote_input(const clv_remote *r, uint32_t i, clv_port *out);
+
+/** Describes output i; a dimension of any size is "-1". */
+CLV_API clv_status clv_remote_output(const clv_remote *r, uint32_t i, clv_port *out);
+
+/** Whether the model takes a boundary; false before the server was asked. */
+CLV_API bool clv_remote_is_suffix(const clv_remote *r);
+
+/** Where the time of a call went, in seconds, and how much was sent. */
+typedef struct clv_remote_times {
+	size_t size;            /**< sizeof(clv_remote_times) */
+	double encode;          /**< to compress and write what is sent */
+	double connect;         /**< to reach the server; 0 over a connection that was there */
+	double send;            /**< until the last byte was handed to the system */
+	double wait;            /**< from then to the head of the answer */
+	double queue, compute;  /**< in the server, as it says; NaN if it does not */
+	double receive;         /**< the rest of the answer */
+	double decode;          /**< to read it */
+	double total;           /**< of the call, with all tries */
+	int64_t sent_bytes;     /**< of the last try */
+	int64_t received_bytes; /**< of the answer's body */
+	uint32_t tries;         /**< 1: it went at once */
+} clv_remote_times;
+
+/** Runs the suffix on the server. A call may be sent again after the connection broke or the server was too busy: it changes
+    nothing there. `pack` says how the boundary is sent (NULL: as it is); `times` may be NULL, and is set if the call fails, too.
+    @ownership each output is a new reference, the caller's.
+    @errors as clv_remote_connect(); CLV_E_INPUT for a boundary of another split, plan or weights; as clv_boundary_pack().
+    @threads calls may overlap. */
+CLV_API clv_status clv_remote_run_suffix(clv_remote *r, const clv_boundary *b, const clv_pack_options *pack,
+                                         clv_tensor **outputs, uint32_t noutputs, clv_remote_times *times);
+
+/** Runs the model on the server, with any server of the Open Inference Protocol that takes binary data.
+    @errors as clv_remote_run_suffix(); CLV_E_INPUT for inputs of another type or shape.
+    @threads calls may overlap. */
+CLV_API clv_status clv_remote_run(clv_remote *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                  clv_tensor **outputs, uint32_t noutputs, clv_remote_times *times);
+
+/** A session on a server that trains a suffix (docs/training.md): parameters, optimizer and random generator are its own, and lie
+    on the server's disk. */
+typedef struct clv_remote_session clv_remote_session;
+
+/** Options of clv_remote_session_open(). */
+typedef struct clv_remote_session_options {
+	size_t size;         /**< sizeof(clv_remote_session_options) */
+	const char *id;      /**< 1 to 64 letters, digits, - and _; NULL: a random one. One that is there goes on */
+	const char *member;  /**< who takes part in a shared session, likewise; NULL: it is not shared */
+	bool shared;         /**< several clients train one suffix */
+	uint32_t accumulate; /**< steps whose gradients add up before the optimizer steps; of a shared session: its members.
+	                          0: 1 */
+	bool has_seed;       /**< the random generator starts from `seed`; otherwise from the seed of the file */
+	uint64_t seed;       /**< as torch.manual_seed() takes it */
+} clv_remote_session_options;
+
+/* clang-format off */
+/** The defaults: `clv_remote_session_options o = CLV_REMOTE_SESSION_OPTIONS_INIT;` */
+#define CLV_REMOTE_SESSION_OPTIONS_INIT {.size = sizeof(clv_remote_session_options)}
+/* clang-format on */
+
+/** Opens a session, or goes on with one that this token opened before. The client stays in use until the session is freed.
+    @errors as clv_remote_connect(); CLV_E_INPUT for a session that is there with other options, or has all its members, and
+    for a model that does not train. */
+CLV_API clv_status clv_remote_session_open(clv_remote *r, const clv_remote_session_options *options,
+                                           clv_remote_session **out);
+
+/** Releases it here. On the server it stays. */
+CLV_API void clv_remote_session_free(clv_remote_session *s);
+
+/** Ends it on the server, with what it has learned; clv_remote_session_free() releases it here.
+    @errors as clv_remote_connect().
+    @threads as clv_remote_train_suffix(). */
+CLV_API clv_status clv_remote_session_end(clv_remote_session *s);
+
+/** Its id. Valid as long as s. */
+CLV_API const char *clv_remote_session_id(const clv_remote_session *s);
+
+/** The number of the last step whose answer came; of steps before this client, too. */
+CLV_API uint64_t clv_remote_session_steps(const clv_remote_session *s);
+
+/** One training step on the server: clv_trainer_step() there, on a boundary of a training prefix. It is made once, however often
+    it has to be sent: after an error, call again with the same arguments. Another boundary then is CLV_E_INPUT if the
+    server has made the step.
+    @ownership as clv_trainer_step(). times may be NULL, and is set if the call fails, too.
+    @errors as clv_remote_run_suffix(), clv_trainer_step().
+    @threads calls for one session wait for each other. */
+CLV_API clv_status clv_remote_train_suffix(clv_remote_session *s, const clv_boundary *b, const clv_pack_options *pack,
+                                           const clv_tensor *const *targets, uint32_t ntargets, clv_tensor **loss,
+                                           clv_boundary **gradients, clv_remote_times *times);
+
+/** clv_trainer_apply_tied() on the server, for the last step; made once.
+    @errors as clv_remote_train_suffix(), clv_trainer_apply_tied().
+    @threads calls for one session wait for each other. */
+CLV_API clv_status clv_remote_apply_tied(clv_remote_session *s, const char *const *names,
+                                         const clv_tensor *const *gradients, uint32_t n);
+
+/** What the session has learned, as clv_trainer_restore() takes it.
+    @ownership *out is released with clv_free().
+    @errors as clv_remote_connect().
+    @threads as clv_remote_train_suffix(). */
+CLV_API clv_status clv_remote_session_state(clv_remote_session *s, void **out, size_t *size);
+
+/** How long the server takes to answer when there is nothing to do, in seconds: the round trip.
+    @errors as clv_remote_connect().
+    @threads calls may overlap. */
+CLV_API clv_status clv_remote_ping(clv_remote *r, double *seconds);
+
+/** A way to divide a call between here and a server. */
+typedef struct clv_way {
+	size_t size;      /**< sizeof(clv_way) */
+	const char *name; /**< for people and errors; copied */
+	bool remote;      /**< false: all of it runs here */
+	double here;      /**< seconds of work here: the prefix */
+	double there;     /**< seconds of work on the server: the suffix */
+	double codec;     /**< seconds to compress, write and read what crosses */
+	int64_t sent;     /**< bytes to the server */
+	int64_t received; /**< bytes from it */
+} clv_way;
+
+/** A link to a server, as calls over it show it, and which way is fastest over it now. */
+typedef struct clv_link clv_link;
+
+/** Options of clv_link_new(). */
+typedef struct clv_link_options {
+	size_t size; /**< sizeof(clv_link_options) */
+	double gain; /**< another way is taken when it is faster by this share, 0 … 1; 0: 0.1 */
+	double rtt;  /**< round trip in seconds, as far as it is known; 0: 0.02 */
+	double rate; /**< bytes per second in each direction, likewise; 0: 1.25e6 (10 Mbit/s) */
+	double away; /**< seconds for which a server that failed is left alone, at least; 0: 5 */
+	double look; /**< seconds after which a call goes to the server to see how it is, if none did; 0: 10 */
+} clv_link_options;
+
+/* clang-format off */
+/** The defaults: `clv_link_options o = CLV_LINK_OPTIONS_INIT;` */
+#define CLV_LINK_OPTIONS_INIT {.size = sizeof(clv_link_options)}
+/* clang-format on */
+
+/** Starts at the way that is fastest by what is given.
+    @errors CLV_E_INVALID for times and sizes that cannot be, or no way at all. */
+CLV_API clv_status clv_link_new(const clv_way *ways, uint32_t nways, const clv_link_options *options, clv_link **out);
+
+/** Releases it. */
+CLV_API void clv_link_free(clv_link *l);
+
+/** Tells how a call in a way went: `here` is what its work here took (below 0: not measured). times is NULL for a way without
+    the server. Newer calls count more than older ones.
+    @threads may be called by several threads at once. */
+CLV_API clv_status clv_link_tell(clv_link *l, uint32_t way, double here, const clv_remote_times *times);
+
+/** Tells a round trip that was measured.
+    @threads as clv_link_tell(). */
+CLV_API clv_status clv_link_tell_rtt(clv_link *l, double seconds);
+
+/** Tells that the server could not be reached: for a while only ways without it are chosen, where there is one.
+    @threads as clv_link_tell(). */
+CLV_API void clv_link_tell_away(clv_link *l);
+
+/** The way for the next call. It stays the last one until another is faster by more than `gain`. While it is one without the
+    server, a call now and then goes the fastest way with it, so that a link that got better is noticed: after `look` seconds, and
+    so rarely that it costs at most a twentieth of the time.
+    @threads as clv_link_tell(). */
+CLV_API uint32_t clv_link_choose(clv_link *l);
+
+/** How long a call takes in this way over the link as it is now, in seconds; infinite while the server is away.
+    @threads as clv_link_tell(). */
+CLV_API double clv_link_expect(clv_link *l, uint32_t way);
+
+/** The round trip and the rate in bytes per second that are expected now.
+    @threads as clv_link_tell(). */
+CLV_API void clv_link_state(clv_link *l, double *rtt, double *rate);
+
+/** A model whose calls follow the link: each runs all here, all on a server, or in part here and in part there, whichever is
+    fastest now. It finds the cuts that could be, measures both sides and the link, and moves when that pays; nothing is prepared
+    again. Answers are those of the model: without `compress` and `max_error` nothing is lost on the way, and what the server
+    does not answer in time runs here. */
+typedef struct clv_follower clv_follower;
+
+/** Options of clv_follower_new(). */
+typedef struct clv_follow_options {
+	size_t size;                      /**< sizeof(clv_follow_options) */
+	const clv_remote_options *remote; /**< how the server is reached. `retries` 0 means none here; NULL: the defaults */
+	const clv_runtime_options *runtime; /**< how the model and its prefixes run here; NULL: the defaults */
+	const clv_link_options *link;       /**< when the way changes; NULL: the defaults */
+	const char *const *compress; /**< how boundaries may be sent, besides as they are, as in clv_pack_options; NULL:
+	                                       "zstd", which loses nothing, or all with max_error */
+	uint32_t ncompress;          /**< length of compress */
+	double
+		max_error; /**< ways whose outputs are off by more on the first inputs, as clv_calibrated has it, are not taken;
+	                     0: no limit for those that compress lists */
+	int max_cuts;  /**< cuts that are kept ready, each with a prefix on the same weights; 0: 8; at most 16 */
+	double check;  /**< seconds after which the server has to show again that it has the same weights; 0: 60 */
+} clv_follow_options;
+
+/* clang-format off */
+/** The defaults: `clv_follow_options o = CLV_FOLLOW_OPTIONS_INIT;` */
+#define CLV_FOLLOW_OPTIONS_INIT {.size = sizeof(clv_follow_options)}
+/* clang-format on */
+
+/** Makes a follower of a whole model, which "https://host:8000/model" has too. The server is asked by the first call.
+    @ownership the artifact may be freed afterwards.
+    @errors CLV_E_INVALID for a part of a model, or bad options; CLV_E_UNSUPPORTED for a model that changes its own tensors in a
+    run; as clv_runtime_create(). */
+CLV_API clv_status clv_follower_new(const clv_artifact *a, const char *url, const clv_follow_options *options,
+                                    clv_follower **out);
+
+/** Releases it. No call is under way. */
+CLV_API void clv_follower_free(clv_follower *f);
+
+/** The whole model as it runs here: what it takes and gives.
+    @ownership valid as long as f. */
+CLV_API const clv_runtime *clv_follower_runtime(const clv_follower *f);
+
+/** How a call went. */
+typedef struct clv_followed {
+	size_t size;            /**< sizeof(clv_followed) */
+	uint32_t way;           /**< as clv_follower_way() counts */
+	bool remote;            /**< the server had a part in it */
+	double here;            /**< seconds of the model's work here; NaN: none */
+	double total;           /**< seconds of all */
+	clv_remote_times times; /**< of the server's part */
+} clv_followed;
+
+/** Runs the model. The first call runs here, and measures: it takes as long as some dozen calls. `how` may be NULL.
+    @ownership each output is a new reference, the caller's.
+    @errors as clv_runtime_run(); the first call also as clv_remote_connect(), but not for a server that is away: it is asked again
+    later. CLV_E_INPUT if the server's model is another one.
+    @threads calls may overlap. */
+CLV_API clv_status clv_follower_run(clv_follower *f, const clv_tensor *const *inputs, uint32_t ninputs,
+                                    clv_tensor **outputs, uint32_t noutputs, clv_followed *how);
+
+/** A way to divide a call, and what is known of it now. */
+typedef struct clv_follow_state {
+	size_t size;          /**< sizeof(clv_follow_state) */
+	const char *name;     /**< "here", "there", "after:relu_3 zstd" */
+	const char *cut;      /**< "after:relu_3"; NULL: it is not cut */
+	const char *compress; /**< how the boundary is sent; NULL: as it is */
+	bool remote;          /**< the server has a part in it */
+	double seconds;       /**< that a call would take now; infinite: it cannot go that way now */
+	double here, there;   /**< of that: work here, and on the server */
+	double codec;         /**< to compress, write and read */
+	int64_t sent;         /**< bytes to the server */
+	int64_t received;     /**< bytes from it */
+	double error;         /**< of the outputs, as clv_calibrated has it; 0: nothing is lost */
+	uint64_t calls;       /**< that went this way */
+} clv_follow_state;
+
+/** Number of ways; 0 before the first call. */
+CLV_API uint32_t clv_follower_count(const clv_follower *f);
+
+/** Describes way i. Names are valid as long as f.
+    @threads calls may be under way. */
+CLV_API clv_status clv_follower_way(clv_follower *f, uint32_t i, clv_follow_state *out);
+
+/** Why the last call to the server failed; *out is NULL if it did not.
+    @ownership the caller frees *out with clv_free().
+    @threads calls may be under way. */
+CLV_API clv_status clv_follower_reason(clv_follower *f, char **out);
+
+/** The round trip in seconds and the rate in bytes per second, as the calls show them; NaN before the first.
+    @threads calls may be under way. */
+CLV_API void clv_follower_link(clv_follower *f, double *rtt, double *rate);
+
+/** @} */
+
+/* ---- a server ---------------------------------------------------------------------------------------------------- */
+
+/** @defgroup server A server: models over HTTP (experimental)
+ *
+ *  Serves models by the Open Inference Protocol, version 2 (docs/serve.md), until it is told to stop.
+ *  @{ */
+
+/** A server that listens. */
+typedef struct clv_server clv_server;
+
+/** Options of clv_server_create(). */
+typedef struct clv_server_options {
+	size_t size;                  /**< sizeof(clv_server_options) */
+	const char *const *models;    /**< paths of .clv files, each with `NAME=` before it or called as the file is,
+	                                         without its ending */
+	uint32_t nmodels;             /**< length of models */
+	const char *repository;       /**< a folder with MODEL/VERSION/FILE.clv or MODEL.clv; NULL: none */
+	const char *host;             /**< address to listen at; NULL: 127.0.0.1 */
+	uint16_t port;                /**< 0: one that is free (clv_server_port()) */
+	const char *tls_cert;         /**< PEM file with the certificate; NULL: no TLS */
+	const char *tls_key;          /**< PEM file with its key */
+	const char *tls_client_ca;    /**< PEM file: clients show a certificate of one of these; NULL: they need none */
+	const char *tokens;           /**< file of those who may call (docs/serve.md); NULL: everybody */
+	bool insecure;                /**< listen beyond this machine also without TLS and tokens */
+	const clv_open_options *open; /**< how files are opened; they are always copied */
+	const clv_runtime_options *runtime; /**< how models run */
+	uint32_t workers;                   /**< runs at a time */
+	uint32_t max_connections;           /**< more are closed at once */
+	uint32_t max_queue;                 /**< requests that wait; more are answered with 429 */
+	int64_t max_body;                   /**< bytes of one request */
+	int64_t max_json;                   /**< bytes of JSON in one request, besides binary tensors */
+	int64_t max_memory;                 /**< bytes of all requests together */
+	double header_timeout;              /**< seconds until a request is there, plus one for each 16 KiB of its body */
+	double idle_timeout;                /**< seconds that a connection may wait between requests */
+	double drain_timeout;               /**< seconds that open requests get once it is told to stop */
+	double poll;                        /**< seconds between looks for changed files; 0: none */
+	const char *batching;               /**< requests of several clients run as one where rows provably stay apart:
+	                                         "exact", at sizes where they had the same bits as alone; "fast", at
+	                                         all; "off" */
+	uint32_t max_batch;                 /**< rows of one run */
+	const char *log;                    /**< "text", "json" or "off": a line for each request */
+	int log_fd;                         /**< where log lines go */
+	double drain_delay;       /**< seconds after clv_server_stop() in which it is not ready, but serves everybody; a
+	                                         second clv_server_stop() ends them */
+	uint32_t max_head;        /**< bytes of the head of a request, 32768 at most */
+	uint32_t max_streams;     /**< requests at a time over one connection of HTTP/2 */
+	uint32_t max_per_address; /**< connections of one address; more are closed at once; 0: as many as there may be */
+	int64_t http_port;        /**< ports of their own as Triton has them, instead of `port`: REST here; -1:
+	                                         none, 0: one that is free */
+	int64_t grpc_port;        /**< gRPC */
+	int64_t metrics_port;     /**< `/metrics` */
+	const char *state;        /**< folder for the sessions of files that train; NULL: none, and nothing trains */
+	uint32_t max_sessions;    /**< more are refused */
+	int64_t max_session;      /**< bytes that a session may have on disk */
+	double session_idle;      /**< seconds after which a session that nobody uses ends; 0: never */
+} clv_server_options;
+
+/* clang-format off */
+/** The defaults: `clv_server_options o = CLV_SERVER_OPTIONS_INIT;` */
+#define CLV_SERVER_OPTIONS_INIT \
+	{.size = sizeof(clv_server_options), .workers = 1, .max_connections = 4096, .max_queue = 1024, \
+	 .max_body = 64 << 20, .max_json = 16 << 20, .max_memory = 1 << 30, .header_timeout = 10, .idle_timeout = 75, \
+	 .drain_timeout = 30, .batching = "exact", .max_batch = 32, .log = "off", .log_fd = 2, .max_head = 32 << 10, \
+	 .max_streams = 128, .http_port = -1, .grpc_port = -1, .metrics_port = -1, \
+	 .max_sessions = 64, .max_session = (int64_t)4 << 30, .session_idle = 604800}
+/* clang-format on */
+
+/** Loads all models and listens; nobody is answered before clv_server_run().
+    @errors CLV_E_INVALID for options that do not go together, such as an address beyond this machine without TLS and tokens;
+    CLV_E_IO for an address that cannot be listened at; CLV_E_UNSUPPORTED in a build without nghttp2 and OpenSSL; as
+    clv_artifact_open() and clv_runtime_create() for models that were named. */
+CLV_API clv_status clv_server_create(const clv_server_options *options, clv_server **out);
+
+/** The port that answers REST; 0: none. */
+CLV_API uint16_t clv_server_port(const clv_server *s);
+
+/** The port that answers gRPC, which is the same one unless it has its own; 0: none. */
+CLV_API uint16_t clv_server_grpc_port(const clv_server *s);
+
+/** The port that answers `/metrics`; likewise. */
+CLV_API uint16_t clv_server_metrics_port(const clv_server *s);
+
+/** Serves until clv_server_stop() and then until open requests have their answers, or the time for that is over.
+    @errors CLV_E_IO
+    @threads one call at a time. */
+CLV_API clv_status clv_server_run(clv_server *s);
+
+/** Tells it to stop. May be called in a signal handler.
+    @threads any, while clv_server_run() runs. */
+CLV_API void clv_server_stop(clv_server *s);
+
+/** Tells it to read its files of models, tokens and certificates again. May be called in a signal handler.
+    @threads any, while clv_server_run() runs. */
+CLV_API void clv_server_reload(clv_server *s);
+
+/** Releases a server that does not run. */
+CLV_API void clv_server_free(clv_server *s);
 
 /** @} */
 

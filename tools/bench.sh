@@ -56,6 +56,8 @@ full)
 	python_programs
 	"$python" bench/growth.py --megabytes 1 16 256 1024 --json "$results/growth.json"
 	suite --resume --json "$results/cpu.json"
+	"$python" bench/native.py --json "$results/native"
+	"$python" bench/link.py --json "$results/link/link.json"
 	"$python" bench/report.py "$results/cpu.json" "$results/growth.json" --page "$results/cpu.md"
 	;;
 gpu)
@@ -70,8 +72,17 @@ report)
 	for f in cpu growth gpu; do
 		[ ! -e "$results/$f.json" ] || cp "$results/$f.json" bench/results/
 	done
+	if [ -d "$results/native" ]; then
+		mkdir -p bench/results/native
+		cp "$results"/native/*.json bench/results/native/
+	fi
+	if [ -d "$results/link" ]; then
+		mkdir -p bench/results/link
+		cp "$results/link/link.json" bench/results/link/
+	fi
 	ls bench/results/*.json >/dev/null 2>&1 || die "there are no results yet: make bench-full, make bench-gpu"
-	"$python" bench/report.py bench/results/*.json --page docs/benchmarks.md --readme README.md
+	"$python" bench/report.py bench/results/*.json --native bench/results/native \
+		--link bench/results/link --page docs/benchmarks.md --readme README.md
 	;;
 *) die "tools/bench.sh: no such benchmark: $1" ;;
 esac

@@ -41,6 +41,8 @@ want libmetis-dev /usr/include/metis.h
 want libxxhash-dev /usr/include/xxhash.h
 want libssl-dev /usr/include/openssl/evp.h
 want libzstd-dev /usr/include/zstd.h
+want libnghttp2-dev /usr/include/nghttp2/nghttp2.h
+want zlib1g-dev /usr/include/zlib.h
 read -r version prefix < <("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.base_prefix)')
 if [ "$prefix" = /usr ]; then # Debian's own Python splits off venv and headers
 	packages+=("python$version-venv" "python$version-dev")
@@ -55,8 +57,17 @@ if [ "${1:-build}" = test ]; then
 	want nodejs node
 	want npm npm
 	want graphviz dot
+	want curl curl
+	want nghttp2-client h2load
 fi
 apt_install "${packages[@]}"
+
+# Tests of the core as 64-bit ARM code, under qemu. A machine whose package mirrors have no arm64 goes without them.
+if [ "${1:-build}" = test ] && have dpkg && [ "$(dpkg --print-architecture)" = amd64 ]; then
+	if [ "$(id -u)" -eq 0 ]; then dpkg --add-architecture arm64; elif have sudo; then sudo dpkg --add-architecture arm64; fi
+	(apt_install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libjansson-dev:arm64 libxxhash-dev:arm64 \
+		libzstd-dev:arm64 libcmocka-dev:arm64) || say "(no packages for arm64: tests as 64-bit ARM code are skipped)"
+fi
 
 # stamp_of <step> <files>...: the file that marks a step as done.
 stamp_of() { say "$venv/.stamp-$1-$(cat "${@:2}" | sha256sum | cut -c1-16)"; }
@@ -95,9 +106,15 @@ stamp=$(stamp_of test constraints.txt requirements-*.txt tools/setup.sh tools/to
 if [ ! -e "$stamp" ]; then
 	say "Installing tools for tests and checks"
 	install -r requirements-dev.txt
+	install --no-deps -r requirements-dev-nodeps.txt
 	say "Installing real models for the integration tests"
 	install -r requirements-models.txt
 	install --no-deps -r requirements-models-nodeps.txt
 	tools/torchvision.sh
+	# Without it one test is skipped.
+	if [ "$(uname -m)" = x86_64 ] && ([ -e /usr/lib/x86_64-linux-gnu/libb64.so.0d ] || apt_install libb64-0d); then
+		"$python" -m pip install -qq --disable-pip-version-check --no-deps --upgrade --target "$venv/perf_analyzer" \
+			-r requirements-perf.txt || say "(no perf_analyzer here: its test is skipped)"
+	fi
 	done_with test "$stamp"
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks. tools/test.sh all | fast | full | sanitize <sanitizers> | format
+# The checks. tools/test.sh all | fast | full | sanitize <sanitizers> | serve-threads | format
 #
 # Every step runs, even after a failure; the last line says whether all passed. A step whose tool is missing (possible only with
 # NO_INSTALL=1) is skipped and reported.
@@ -22,6 +22,32 @@ run_ctest() { ctest --test-dir "$1" --output-on-failure -j "$JOBS" "${@:2}"; }
 sanitized() { # sanitized <sanitizers> <folder> <cmake arguments>...
 	configure "$2" "-DCLEAVE_SANITIZE=$1" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 -DCMAKE_CXX_FLAGS=-O1 "${@:3}"
 	cmake --build "$2" -j "$JOBS" && run_ctest "$2"
+}
+
+# `cleave serve` under sanitizers, attacked and under load. A report of a sanitizer is an exit status of the server, which its
+# tests look at.
+serve_sanitized() { # serve_sanitized <sanitizers> <folder> <pytest arguments>...
+	configure "$2" "-DCLEAVE_SANITIZE=$1" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=-O1 -DCMAKE_CXX_FLAGS=-O1 -DCLEAVE_TORCH=OFF
+	cmake --build "$2" -j "$JOBS" --target cleave-cli || return 1
+	CLEAVE_SANITIZED=$1 CLEAVE_COMMAND=$2/cleave OMP_NUM_THREADS=1 "$python" -m pytest -q "${@:3}"
+}
+serve_load=(tests/python/test_serve_{hostile,limits,kills,production}.py)
+
+# The native engine as 64-bit ARM code, under qemu, with a twentieth of the random trials; `full` makes them all. A sandbox cannot
+# start there (qemu has no seccomp), and a process with threads cannot fork.
+arm_tests() { # arm_tests <share of random trials>
+	configure "$build/aarch64" -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake -DCLEAVE_TORCH=OFF
+	cmake --build "$build/aarch64" -j "$JOBS" --target native-tests replay_native &&
+		CLEAVE_TESTS_SHARE=$1 run_ctest "$build/aarch64" --timeout 1200 \
+			-R '^(test_native|test_tensor$|test_payload$|replay_native$)' -E '^test_native_(sandbox|team)$'
+}
+arm_step() { # arm_step all | full
+	local t share=20
+	[ "$1" = all ] || share=1
+	for t in aarch64-linux-gnu-gcc qemu-aarch64; do
+		have $t || { skip "Native engine as 64-bit ARM code" $t; return; }
+	done
+	step "Native engine as 64-bit ARM code, under qemu" arm_tests "$share"
 }
 
 # One thread of torch per worker: more only get in each other's way.
@@ -99,9 +125,22 @@ quality() {
 
 case ${1:-all} in
 all | full)
+	step "The static program for devices" tools/edge.sh
 	step "C tests and golden plans" run_ctest "$build"
 	step "C tests and golden plans, address and undefined-behaviour sanitizers" \
 		sanitized address,undefined "$build/sanitize" -DCLEAVE_TORCH=OFF
+	if ! has_module pytest; then
+		skip "The server under sanitizers" pytest
+	elif [ "$1" = all ]; then
+		step "The server under attack, address and undefined-behaviour sanitizers" \
+			serve_sanitized address,undefined "$build/sanitize" -m "not slow" "${serve_load[@]:0:3}"
+	else
+		step "The server under attack and load, address and undefined-behaviour sanitizers" \
+			serve_sanitized address,undefined "$build/sanitize" "${serve_load[@]}"
+		step "The server under attack and load, thread sanitizer" \
+			serve_sanitized thread "$build/thread" "${serve_load[@]}"
+	fi
+	arm_step "$1"
 	browser_step
 	quality
 	if [ "$1" = all ]; then
@@ -116,6 +155,10 @@ fast) # without what builds and installs a project of its own
 	;;
 sanitize)
 	step "C tests and golden plans, sanitizer: $2" sanitized "$2" "$build/$2"
+	;;
+serve-threads)
+	step "The server under attack and load, thread sanitizer" \
+		serve_sanitized thread "$build/thread" -m "not slow" "${serve_load[@]}"
 	;;
 format)
 	tool_step "ruff check --fix" ruff check --quiet --fix .

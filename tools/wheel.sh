@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds a wheel in dist/ and tests it in an environment with only the wheel and its dependencies. Small libraries (jansson, METIS,
-# zstd, OpenSSL's libcrypto) are bundled; torch is not.
+# zstd, OpenSSL, nghttp2, zlib) are bundled; torch is not.
 source "$(dirname "$0")/common.sh"
 [ -z "$NO_INSTALL" ] || die "make wheel installs an environment to try the wheel in; it cannot be had with NO_INSTALL=1"
 

@@ -1,8 +1,9 @@
-"""A chart as SVG text: groups of horizontal bars. Colours are readable on white and on black; the reader's setting
-decides which text colour is used."""
+"""Charts as SVG text: groups of horizontal bars, and lines over two logarithmic axes. Colours are readable on white and
+on black; the reader's setting decides which text colour is used."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
@@ -89,3 +90,72 @@ def chart(
         f'<text class="faint" x="{left}" y="40">{escape(below)}</text>',
     ]
     return "\n".join([*head, *squares, *body, axis, "</svg>", ""])
+
+
+# ---- lines
+
+
+class Panel(NamedTuple):
+    """A set of axes: for each series its points, x and y above 0."""
+
+    name: str
+    lines: list[list[tuple[float, float]]]
+
+
+HIGH, BETWEEN, EDGE = 230, 46, 58  # of a panel in pixels, between two, left of the first
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of ten, from one at or below the lowest to one at or above the highest."""
+    return [10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+
+
+def _place(x: float, ticks: list[float], size: float) -> float:
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
+    return size * (math.log10(x) - low) / max(high - low, 1e-9)
+
+
+def _panel(
+    panel: Panel, series: list[Series], left: float, top: float, wide: float, axes: list[list[float]]
+) -> list[str]:
+    xs, ys = axes
+    out = [f'<text x="{left:.0f}" y="{top - 8:.0f}">{escape(panel.name)}</text>']
+    for x in xs:
+        at = left + _place(x, xs, wide)
+        out.append(f'<line class="axis" x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{top + HIGH}" opacity="0.35"/>')
+        out.append(f'<text class="faint" x="{at:.1f}" y="{top + HIGH + 16}" text-anchor="middle">{x:g}</text>')
+    for y in ys:
+        at = top + HIGH - _place(y, ys, HIGH)
+        out.append(
+            f'<line class="axis" x1="{left:.1f}" y1="{at:.1f}" x2="{left + wide:.1f}" y2="{at:.1f}" opacity="0.35"/>'
+        )
+        if left == EDGE:
+            out.append(f'<text class="faint" x="{left - 6}" y="{at + 4:.1f}" text-anchor="end">{y:g}</text>')
+    for one, points in zip(series, panel.lines, strict=True):
+        dots = [(left + _place(x, xs, wide), top + HIGH - _place(y, ys, HIGH)) for x, y in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in dots)
+        title = f"<title>{escape(one.name)}</title>"
+        out.append(f'<polyline points="{path}" fill="none" stroke="{one.colour}" stroke-width="2">{title}</polyline>')
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{one.colour}">{title}</circle>' for x, y in dots]
+    return out
+
+
+def lines(title: str, below: str, series: list[Series], panels: list[Panel]) -> str:
+    """Panels side by side on the same two logarithmic axes."""
+    points = [p for panel in panels for line in panel.lines for p in line]
+    axes = [_ticks(min(v), max(v)) for v in ([x for x, _ in points], [y for _, y in points])]
+    legend, top = _legend(EDGE, series)
+    top += 14
+    wide = (WIDTH - EDGE - 20 - BETWEEN * (len(panels) - 1)) / len(panels)
+    body: list[str] = []
+    for i, panel in enumerate(panels):
+        body += _panel(panel, series, EDGE + i * (wide + BETWEEN), top, wide, axes)
+    height = top + HIGH + 28
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        f'role="img" aria-label={quoteattr(title)}>',
+        f"<style>{STYLE}</style>",
+        f'<text class="head" x="{EDGE}" y="22">{escape(title)}</text>',
+        f'<text class="faint" x="{EDGE}" y="40">{escape(below)}</text>',
+    ]
+    return "\n".join([*head, *legend, *body, "</svg>", ""])

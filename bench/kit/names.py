@@ -33,6 +33,7 @@ TITLES = {
     "tape-whole": "Cleave tape, whole",
     "copy": "copy of the boundary",
     "fast": "Cleave fast",
+    "native": "Cleave native",
     "graph": "Cleave CUDA graph",
     "openvino": "OpenVINO",
     "compile": "torch.compile",

@@ -262,6 +262,17 @@ def traced_by(backend: str) -> Prepare:
     return prepare
 
 
+def native(job: Job) -> Prepared:
+    """A file run by the native engine."""
+    cleave, case = _cleave(), job.case
+    job.folder.mkdir(parents=True, exist_ok=True)
+    path = job.folder / "model.clv"
+    with torch.no_grad():
+        cleave.capture(case.model, case.args, case.kwargs, both_grad_modes=False).save(path)
+    loaded = cleave.load(path, engine="native", threads=job.threads)
+    return _inference(lambda: loaded(*case.args, **case.kwargs))
+
+
 # ---- torch.compile, TorchScript
 
 
@@ -468,6 +479,7 @@ _WAYS: dict[str, Way] = {
     "copy": Way({"split": boundary_copy}),
     "tape-none": Way({"whole": plan_at("none"), **_halves(split_at, suffix_at, "none")}),
     "fast": Way({"whole": plan_at("fast"), **_halves(split_at, suffix_at, "fast")}),
+    "native": Way({"whole": native}, ("cpu",)),
     "graph": Way({"whole": graph_whole, "split": graph_split}, ("cuda",)),
     "torchscript": Way({"whole": torchscript}),
     "openvino": Way({"whole": openvino_itself}, ("cpu",)),

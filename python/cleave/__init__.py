@@ -25,14 +25,17 @@ from . import (
     payload,
     profile,
     progress,
+    remote,
     spec,
     tracing,
+    training,
     validation,
     visualization,
 )
+from ._follow import Follower, follow
 from ._torchscript import allow_compiled
 from ._wanted import Device
-from .artifact import LoadedModel, load
+from .artifact import LoadedModel, load, pack_weights
 from .backends import register_backend
 from .errors import (
     ArgumentError,
@@ -48,6 +51,7 @@ from .errors import (
     PayloadError,
     PipelineError,
     PlanError,
+    RemoteError,
     ReplayError,
     SignatureError,
     SplitError,
@@ -59,11 +63,13 @@ from .pipe import PartitionedPlan, pipe_model, sync_tied_gradients
 from .plan import Plan, capture
 from .profile import Profile
 from .progress import set_progress
+from .remote import connect
 from .signing import new_key, sign, verify
 from .spec import SplitSpec
 from .split import SplitRuntime, prepare_split
 from .tracing import TracedModule, trace
-from .validation import validate_dynamic_batches, validate_split
+from .training import Trainer, load_trainer
+from .validation import calibrate, validate_dynamic_batches, validate_split
 
 __version__: str = _native.version
 
@@ -83,6 +89,12 @@ __all__ = [
     "BoundaryPayload",
     "SplitRuntime",
     "SplitSpec",
+    "Follower",
+    "Trainer",
+    "calibrate",
+    "connect",
+    "follow",
+    "load_trainer",
     "pack",
     "prepare_split",
     "unpack",
@@ -99,8 +111,9 @@ __all__ = [
     "allow_compiled",
     "register_backend",
     "trace",
-    # files that are signed, and messages
+    # files that are packed or signed, and messages
     "new_key",
+    "pack_weights",
     "set_progress",
     "sign",
     "verify",
@@ -118,6 +131,7 @@ __all__ = [
     "PayloadError",
     "PipelineError",
     "PlanError",
+    "RemoteError",
     "ReplayError",
     "SignatureError",
     "SplitError",
@@ -133,8 +147,10 @@ __all__ = [
     "payload",
     "profile",
     "progress",
+    "remote",
     "spec",
     "tracing",
+    "training",
     "validation",
     "visualization",
 ]

@@ -1,4 +1,4 @@
-"""Arguments of the public functions, checked: an error says the name, what it takes and what it got."""
+"""Arguments of the public functions, checked: an error names the argument, the accepted values and the given one."""
 
 from __future__ import annotations
 

@@ -905,7 +905,7 @@ class Capture:
                 self._look_into(found.tables, min(grads))
                 found = module_checks(self.target, seen, operands, same, flags if use.flags else [])
         for what in found.unwatched:
-            warn(f"{what} holds more than is watched: what changes in it after the capture is not noticed")
+            warn(f"{what} is too large to watch completely: some changes to it after the capture are not noticed")
         return found.checks
 
     def _look_into(self, tables: Sequence[Any], grad: bool) -> None:

@@ -184,7 +184,7 @@ def _doing(what: str) -> Iterator[None]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise Complaint(message, "`python -m cleave capture --help` says what there is", USAGE)
+        raise Complaint(message, "`python -m cleave capture --help` lists the options", USAGE)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -564,7 +564,7 @@ def _python_model(o: argparse.Namespace, device: torch.device) -> tuple[Callable
 def _exported_model(o: argparse.Namespace, device: torch.device) -> tuple[Callable[..., Any], Call]:
     if o.train or any(_factory_arguments(o)):
         what = "--train" if o.train else "arguments"
-        raise Complaint(f"{what}: what an exported program does was settled when it was exported", status=USAGE)
+        raise Complaint(f"{what}: an exported program cannot be changed any more", status=USAGE)
     if not Path(o.target).is_file():
         raise Complaint(f"{o.target}: there is no such file")
     with _doing(f"reading {o.target}"):

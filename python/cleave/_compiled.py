@@ -1,14 +1,14 @@
 """The compiled mode: the generated source of a segment through torch.compile.
 
-A Segment is called like a Program. It runs the source on the model's live tensors, compiled without graph breaks; when
-that fails with them; when that fails too, the tape. What the compiler does to the order of sums shows in the last bits:
-for float32 expect results and gradients within `TOLERANCE` of eager.
+A CompiledView is called like a Program. It runs the source on the model's live tensors, compiled without graph breaks;
+when that fails with them; when that fails too, the tape. What the compiler does to the order of sums shows in the last
+bits: for float32 expect results and gradients within `TOLERANCE` of eager.
 
 >>> import torch, cleave
->>> from cleave._compiled import Segment
+>>> from cleave._compiled import CompiledView
 >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
 >>> captured = cleave.capture(net, torch.randn(3, 4))._main
->>> segment = Segment(captured, 0, 3, options={"backend": "eager"})
+>>> segment = CompiledView(captured, 0, 3, options={"backend": "eager"})
 >>> x = torch.randn(3, 4)
 >>> torch.equal(segment.run([x])[0], net(x)), segment.active_backend
 (True, 'eager fullgraph')
@@ -102,7 +102,7 @@ class _Undo:
             self.random.restore()
 
 
-class Segment:
+class CompiledView:
     """Nodes first … end-1 of a captured plan, compiled. Same calls as Program."""
 
     def __init__(

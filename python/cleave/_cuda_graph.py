@@ -1,6 +1,6 @@
 """The cuda_graph mode: a segment's tape recorded once per kind of input as a CUDA graph, then replayed.
 
-A GraphSegment is called like a Program. Inputs are copied to the graph's own memory, outputs are copied out of it, so
+A GraphView is called like a Program. Inputs are copied to the graph's own memory, outputs are copied out of it, so
 that the next run does not change them; an output that is an input or a tensor of the model is given back as it is.
 Parameters are read where they lie: a step of an optimiser is seen, and a parameter that was replaced by another tensor
 makes the graph anew. Guards run before the graph, with what they need; what they share with the rest goes in as
@@ -73,7 +73,7 @@ def _own_workspaces() -> Iterator[None]:
         torch._C._cuda_clearCublasWorkspaces()
 
 
-class GraphSegment:
+class GraphView:
     """Nodes first … end-1 of a captured plan as CUDA graphs. Same calls as Program."""
 
     def __init__(

@@ -11,8 +11,8 @@ from torch import nn
 
 from . import _native, _show, progress
 from ._capture import Arguments, Captured
-from ._compiled import Segment
-from ._cuda_graph import GraphSegment
+from ._compiled import CompiledView
+from ._cuda_graph import GraphView
 from ._dispatch import MAX_PLANS, Served
 from ._log import logger, warn
 from ._objective import Objective
@@ -28,7 +28,7 @@ from .spec import SplitCandidate, SplitLatency, SplitSpec
 
 log = logger("split")
 
-Engine = Program | Segment | GraphSegment
+Half = Program | CompiledView | GraphView
 
 
 class Wanted(NamedTuple):
@@ -42,13 +42,14 @@ class Wanted(NamedTuple):
     threads: int = 0
     records: bool = True  # what the forward does on other data, when a call needs it
     max_plans: int = MAX_PLANS
+    native: bool = False  # the native engine runs halves that need no gradients
 
 
-class Engines(NamedTuple):
+class Halves(NamedTuple):
     """What runs the halves: the tape, or what the mode asks for. The tape is always there, and knows what to check."""
 
-    prefix: Engine
-    suffix: Engine
+    prefix: Half
+    suffix: Half
 
     @property
     def active_backend(self) -> str:
@@ -61,11 +62,11 @@ class Engines(NamedTuple):
         return "; ".join(dict.fromkeys(e.fallback_reason for e in self if e.fallback_reason)) or None
 
 
-def _engine(
+def _half(
     want: Wanted, captured: Captured, first: int, end: int, grad: bool, class_name: str, program: Program
-) -> Engine:
+) -> Half:
     if want.mode == "compiled":
-        return Segment(
+        return CompiledView(
             captured,
             first,
             end,
@@ -75,7 +76,7 @@ def _engine(
             program=program,
         )
     if want.mode == "cuda_graph" and not grad:
-        return GraphSegment(captured, first, end, program=program)
+        return GraphView(captured, first, end, program=program)
     return program
 
 
@@ -98,6 +99,8 @@ class Cut:
         self.source = captured
         self.sizes = sizes  # at which its candidates were counted
         plan, which, elsewhere = _choose(captured.plan, want, sizes, like, where)
+        self.place = plan, which  # before guards of the suffix moved into the prefix
+        plan, which = plan.guards_early(which)
         captured = self.captured = captured._replace(plan=plan)
         debug = want.mode == "debug_interpreter"
         self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
@@ -118,12 +121,14 @@ class Cut:
             "optimize": NONE if grad else want.optimize,
             "graph": want.mode == "cuda_graph" and not grad,
             "threads": want.threads,
+            "native": want.native and not grad,
         }
+        self.cut_at = at
         self.prefix = Program(captured, 0, at, **how)
         self.suffix = Program(captured, at, end, **how)
-        self.engines = Engines(
-            _engine(want, captured, 0, at, grad, "Prefix", self.prefix),
-            _engine(want, captured, at, end, grad, "Suffix", self.suffix),
+        self.halves = Halves(
+            _half(want, captured, 0, at, grad, "Prefix", self.prefix),
+            _half(want, captured, at, end, grad, "Suffix", self.suffix),
         )
         halves = {"prefix": self.prefix, "suffix": self.suffix}
         self.names = {half: {n: written for n, _, _, written in g.native.state()} for half, g in halves.items()}
@@ -135,6 +140,9 @@ class Cut:
         read = {name: self.live(name) for names in self.names.values() for name in names} if grad else {}
         self.trained = [name for name, t in read.items() if t.requires_grad]
         self.guards_early, self.guards_late = ("guard" in plan.effects(*part) for part in ((0, at), (at, end)))
+        if self.guards_early or self.guards_late:
+            who = [half for half, asks in (("prefix", self.guards_early), ("suffix", self.guards_late)) if asks]
+            log.info("what depends on data is decided by the %s", " and the ".join(who))
         self.roles: Any = None  # whose gradients wait for whom (_step.py), once it trains
         self.with_grad = [name for name in self.trained if not isinstance(read[name], nn.Parameter)]
         self.labels: list[str] = self.prefix.native.outputs()
@@ -162,18 +170,18 @@ class Cut:
 
     def run_prefix(self, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """What crosses, in the order of the labels. State of the prefix is as after a call of the model."""
-        return self._finish_prefix(self.engines.prefix, leaves)
+        return self._finish_prefix(self.halves.prefix, leaves)
 
-    def _finish_prefix(self, engine: Engine, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        out = engine.run(leaves)
+    def _finish_prefix(self, half: Half, leaves: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        out = half.run(leaves)
         return keep(self.prefix.rebinds, out) if self.prefix.rebinds else out
 
     def run_suffix(self, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
         """What the model returns."""
-        return self._finish_suffix(self.engines.suffix, given, symbols)
+        return self._finish_suffix(self.halves.suffix, given, symbols)
 
-    def _finish_suffix(self, engine: Engine, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
-        return finish(self.captured, self.suffix.rebinds, engine.run(given, symbols))
+    def _finish_suffix(self, half: Half, given: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
+        return finish(self.captured, self.suffix.rebinds, half.run(given, symbols))
 
     def _both(self, leaves: Sequence[torch.Tensor], symbols: list[int] | None) -> Any:
         """The halves on the tape, one after the other."""
@@ -187,7 +195,7 @@ class Cut:
                 check_call(target, self.captured, arguments, lambda leaves: self._both(leaves, symbols), grad)
         except CaptureError as error:
             raise SplitError(
-                f"the halves after {self.candidate.name} do not give what the model gives: {error}"
+                f"the halves after {self.candidate.name} do not give the model's results: {error}"
             ) from None
 
     def check_example(self, target: Target, arguments: Arguments, symbols: list[int] | None, grad: bool) -> None:
@@ -280,9 +288,10 @@ def _choose(
 
 def _same_place(plan: Any, spec: SplitSpec, sizes: dict[str, int] | None, like: Cut) -> tuple[Any, int]:
     if spec.exact:
-        cut: tuple[Any, int] = plan.exact_like(like.captured.plan, like.candidate.position, sizes)
+        cut: tuple[Any, int] = plan.exact_like(*like.place, sizes)
         return cut
-    found = like.captured.plan.match(like.candidate.position, plan)
+    like_plan, at = like.place
+    found = like_plan.match(at, plan)
     frontiers = plan.frontiers(sizes)
     if found is None or found >= len(frontiers):
         raise SplitError(f"nothing runs {'before' if found is None else 'after'} that place there")

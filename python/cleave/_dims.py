@@ -49,8 +49,9 @@ def warn_of_images(symbols: Sequence[Symbol], names: Sequence[str]) -> None:
         if s.is_batch and s.places and all(dim > 0 and "[" in names[leaf] for leaf, dim in s.places):
             leaf, dim = s.places[0]
             warn(
-                f"{names[leaf]} and what else is in its list has no batch in front: the size {s.name} that may change "
-                f"is dimension {dim}, as the height of an image is. dynamic_batch=None records the sizes as they are, "
+                f"{names[leaf]} and the other tensors of its list have no batch in dimension 0: the size "
+                f"{s.name} that may change is dimension {dim}, as the height of an image is. dynamic_batch=None "
+                "records the sizes as they are, "
                 "dynamic_dims names those that may change"
             )
 
@@ -265,8 +266,8 @@ def other_batch(rows: int, low: int, high: int, group: int) -> int:
     few = -(-small_batch(low, high) // group) * group
     if few != rows:
         return few
-    beside = [n for n in (rows + group, rows - group) if max(low, 1) <= n <= high]
-    return beside[0] if beside else 2 * group if rows != 2 * group else group
+    nearby = [n for n in (rows + group, rows - group) if max(low, 1) <= n <= high]
+    return nearby[0] if nearby else 2 * group if rows != 2 * group else group
 
 
 def small_size(s: Symbol, example: int) -> int:

@@ -1,4 +1,4 @@
-"""Which plan serves a call: a dispatcher in C (src/runtime/dispatch.h), and what records the plans that it lacks.
+"""Which plan serves a call: a dispatcher in C (src/runtime/dispatch.h), and the recording of missing plans.
 
 A plan is for one *regime* (grad mode, train and eval flags, dtypes, layouts: all but the sizes of the inputs), for the
 sizes it is proven at, and for the values that it met at its guards. A call that meets another value there has not
@@ -52,9 +52,9 @@ class Prepared(Protocol):
 
 
 class Plans(Protocol):
-    """What records the plans of one regime, along one way through the model."""
+    """What records the plans of one variant of a regime: those that agree about the values at guards."""
 
-    ways: Any  # the Ways that it is one of
+    siblings: Any  # the Variants that it is one of
     sized: Sized | None
     main: Any
 
@@ -67,8 +67,8 @@ T = TypeVar("T", bound=Prepared)
 R = TypeVar("R")
 
 
-class Ways(Generic[P]):
-    """The ways that data was seen to lead in one regime, each with what records its plans."""
+class Variants(Generic[P]):
+    """The variants of one regime: plans for each set of values that data has had at guards."""
 
     def __init__(self, regime: Hashable) -> None:
         self.regime = regime
@@ -84,30 +84,30 @@ class Served(Generic[P, T]):
     """The plans of a model, for whatever calls them."""
 
     def __init__(self, name: str, limit: int, records: bool, make: Callable[[Any, Any, Any], P]) -> None:
-        """records: what the model does on other data is recorded when a call needs it. make(ways, args, kwargs):
+        """records: what the model does on other data is recorded when a call needs it. make(variants, args, kwargs):
         captures the model as it is."""
         self.name, self.limit, self.records, self.make = name, limit, records, make
-        self.regimes: dict[Hashable, Ways[P]] = {}  # those of regimes that were met; other threads may add some
+        self.regimes: dict[Hashable, Variants[P]] = {}  # those of regimes that were met; other threads may add some
         self.dispatch = _native.Dispatcher(limit, self._evicted)
         self._reason = ""  # why there are so many
 
-    def ways(self, regime: Hashable) -> Ways[P]:
+    def variants(self, regime: Hashable) -> Variants[P]:
         """Those of a regime, which may have none yet."""
-        return self.regimes.get(regime) or self.regimes.setdefault(regime, Ways(regime))
+        return self.regimes.get(regime) or self.regimes.setdefault(regime, Variants(regime))
 
     def every(self) -> Iterator[P]:
         """Everything that records."""
-        return (way for ways in list(self.regimes.values()) for way in ways.all)
+        return (variant for variants in list(self.regimes.values()) for variant in variants.all)
 
-    def of(self, way: P) -> list[T]:
+    def of(self, variant: P) -> list[T]:
         """The plans that one of them recorded, the first one first."""
-        return [p for p in self.dispatch.list(way.ways) if p.plans is way]
+        return [p for p in self.dispatch.list(variant.siblings) if p.plans is variant]
 
     # ---- a call
 
     def serve(
         self,
-        ways: Ways[P],
+        variants: Variants[P],
         inputs: tuple[Any, Any],
         leaves: Sequence[torch.Tensor],
         run: Callable[..., R],
@@ -115,20 +115,20 @@ class Served(Generic[P, T]):
         in_order: bool = False,
     ) -> R:
         """run(plan, leaves, *args), of the plan that serves; one that is missing is recorded."""
-        point = ways.point(leaves)
+        point = variants.point(leaves)
         try:
-            out: R = self.dispatch.serve(ways, point, None, in_order, run, self.miss, inputs, leaves, *args)
+            out: R = self.dispatch.serve(variants, point, None, in_order, run, self.miss, inputs, leaves, *args)
         except InputError:
-            if not self._drop_stale(ways, point):
+            if not self._drop_stale(variants, point):
                 raise
-            out = self.dispatch.serve(ways, point, None, in_order, run, self.miss, inputs, leaves, *args)
+            out = self.dispatch.serve(variants, point, None, in_order, run, self.miss, inputs, leaves, *args)
         return out
 
-    def _drop_stale(self, ways: Ways[P], point: Point | None) -> bool:
+    def _drop_stale(self, variants: Variants[P], point: Point | None) -> bool:
         """Drops plans for these sizes alone that were made for something in the modules which is no longer there (a
         table for the sizes of the last call): they are to be recorded anew."""
         found = False
-        for p in self.dispatch.list(ways, point):
+        for p in self.dispatch.list(variants, point):
             if p.source.symbols or p is p.plans.main:
                 continue
             try:
@@ -139,15 +139,15 @@ class Served(Generic[P, T]):
         return found
 
     def miss(
-        self, why: int, error: GuardError | None, ways: Ways[P], point: Point | None, inputs: tuple[Any, Any]
+        self, why: int, error: GuardError | None, variants: Variants[P], point: Point | None, inputs: tuple[Any, Any]
     ) -> T | None:
-        """Records a plan for a call that nothing serves: at its sizes, if something that records has not seen them,
-        else the way that its data leads, or its regime."""
+        """Records a plan for a call that nothing serves: at its sizes, if a variant has not seen them, else another
+        variant for its data, or its regime."""
         args, kwargs = inputs
-        tried = [p.plans for p in self.dispatch.list(ways, point)]
-        for way in self._last_first(ways):
-            if not any(way is t for t in tried):
-                return self.put(way, way.obtain(args, kwargs))
+        tried = [p.plans for p in self.dispatch.list(variants, point)]
+        for variant in self._last_first(variants):
+            if not any(variant is t for t in tried):
+                return self.put(variant, variant.obtain(args, kwargs))
         if error is not None:
             if not self.records:
                 return None
@@ -155,14 +155,14 @@ class Served(Generic[P, T]):
                 raise GuardError(f"{error}; {self.limit} plans of {self.name} were recorded already (max_plans)")
             log.info("%s goes another way on this data, which is recorded: %s", self.name, error)
         try:
-            way = self.add(ways, self.make(ways, args, kwargs))
+            variant = self.add(variants, self.make(variants, args, kwargs))
         finally:
-            self._forget(ways)
-        return self.put(way, way.obtain(args, kwargs))
+            self._forget(variants)
+        return self.put(variant, variant.obtain(args, kwargs))
 
-    def _last_first(self, ways: Ways[P]) -> list[P]:
-        last = self.dispatch.find(ways)
-        return sorted(ways.all, key=lambda way: last is None or last.plans is not way)
+    def _last_first(self, variants: Variants[P]) -> list[P]:
+        last = self.dispatch.find(variants)
+        return sorted(variants.all, key=lambda variant: last is None or last.plans is not variant)
 
     def warn_of_plain(self, found: Iterable[bool]) -> None:
         """A file takes tensors alone; found: which regimes are of other plain values than the example's."""
@@ -175,33 +175,33 @@ class Served(Generic[P, T]):
 
     # ---- plans
 
-    def add(self, ways: Ways[P], way: P) -> P:
-        """What records one more regime, or one more way."""
-        way.ways, ways.all = ways, (*ways.all, way)
-        self.regimes[ways.regime] = ways
-        self.put(way, way.main, None if self.dispatch.list() else MAIN)
-        return way
+    def add(self, variants: Variants[P], variant: P) -> P:
+        """Takes one more variant, or the first of one more regime."""
+        variant.siblings, variants.all = variants, (*variants.all, variant)
+        self.regimes[variants.regime] = variants
+        self.put(variant, variant.main, None if self.dispatch.list() else MAIN)
+        return variant
 
-    def drop(self, ways: Ways[P]) -> None:
+    def drop(self, variants: Variants[P]) -> None:
         """The plans of a regime, which are to be recorded anew."""
-        for plan in self.dispatch.list(ways):
+        for plan in self.dispatch.list(variants):
             self.dispatch.drop(plan)
-        ways.all = ()
+        variants.all = ()
 
-    def _forget(self, ways: Ways[P]) -> None:
+    def _forget(self, variants: Variants[P]) -> None:
         """A regime of which no plan is left, or none could be made."""
-        if not ways.all:
-            self.regimes.pop(ways.regime, None)
+        if not variants.all:
+            self.regimes.pop(variants.regime, None)
 
-    def put(self, way: P, plan: T, rank: int | None = None) -> T:
+    def put(self, variant: P, plan: T, rank: int | None = None) -> T:
         """A plan serves the sizes that it is proven for."""
-        sized = way.sized
-        plan.plans = way
+        sized = variant.sized
+        plan.plans = variant
         points = None if sized is None else [p for p, c in sized.served.items() if c is plan.source]
         if sized is not None:
             here = {id(c) for c, _ in sized.plans}
-            for old in self.of(way):
-                if old is not way.main and id(old.source) not in here:
+            for old in self.of(variant):
+                if old is not variant.main and id(old.source) not in here:
                     self.dispatch.drop(old)
         if rank is None:
             rank = SIZES if plan.source.symbols else ONE_SIZE
@@ -212,17 +212,17 @@ class Served(Generic[P, T]):
             )
         else:
             self._reason = "modes, layouts and plain values of its inputs, sizes, data that it looks at"
-        self.dispatch.add(way.ways, points, plan, rank, plan.signature)
+        self.dispatch.add(variant.siblings, points, plan, rank, plan.signature)
         return plan
 
     def _evicted(self, plan: Any) -> None:
         """A plan gave way to another one; what recorded it goes when it has no other."""
-        way = plan.plans
-        if way.sized is not None:
-            way.sized.forget(plan.source)
-        if not self.of(way):
-            way.ways.all = tuple(w for w in way.ways.all if w is not way)
-        self._forget(way.ways)
+        variant = plan.plans
+        if variant.sized is not None:
+            variant.sized.forget(plan.source)
+        if not self.of(variant):
+            variant.siblings.all = tuple(w for w in variant.siblings.all if w is not variant)
+        self._forget(variant.siblings)
         warn(
             f"{self.name} has {self.limit} plans, and gives up the one that has not served for longest for each new "
             f"one (max_plans). They are for {self._reason}"

@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 
 from ._gradients import Gradients, Tied
 from ._peers import Peers
-from ._pipeline_stage import Link, Partitioned, Stage
-from .errors import ArgumentError, InputError, PipelineError, first_line
+from ._pipeline_stage import Link, Partitioned, Stage, ValueSpec
+from .errors import ArgumentError, GuardError, InputError, PipelineError, first_line
 
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
 
@@ -386,8 +386,8 @@ class PipelineRun:
         self.stages, self.name, self.microbatches = stages, name, microbatches
         self.partitioned = partitioned = stages[0].partitioned  # as the ranks agreed
         self._loss_fn = loss_fn
-        loss = self._loss if loss_fn is not None else None
-        self.schedule = _make_schedule(name, stages, microbatches, loss_fn=loss, scale_grads=scale_grads)
+        self._options = {"loss_fn": self._loss if loss_fn is not None else None, "scale_grads": scale_grads}
+        self.schedule = _make_schedule(name, stages, microbatches, **self._options)
         self._target: Any = None  # of the batch
         self._targets: list[Any] | None = None  # of the micro-batches
         self._link = stages[0].link
@@ -422,7 +422,7 @@ class PipelineRun:
             self._guarded(lambda: self.schedule.eval(target=self._numbers(), return_outputs=False), sync=False)
         if self._last is None:
             return None
-        chunks, outputs = zip(*(self._last.results.pop(m) for m in range(self.microbatches)), strict=True)
+        chunks, outputs, returned = zip(*(self._last.results.pop(m) for m in range(self.microbatches)), strict=True)
         if not merge:
             return list(outputs)
         if getattr(self._last.module, "numbers", None):
@@ -430,7 +430,15 @@ class PipelineRun:
                 "the model's output has numbers, which are those of a micro-batch, not of the batch; "
                 "eval(..., merge=False) gives the outputs of each micro-batch"
             )
-        return self.partitioned.pack_output([self._merge(k, [c[k] for c in chunks]) for k in range(len(chunks[0]))])
+        first = returned[0]
+        for other in returned[1:]:
+            found = first.difference(other)
+            if found is not None:
+                raise PipelineError(
+                    f"micro-batches have outputs of different structure ({found}), so there is no one for the batch; "
+                    "eval(..., merge=False) gives the outputs of each micro-batch"
+                )
+        return first.pack([self._merge(spec, [c[k] for c in chunks]) for k, spec in enumerate(first.outputs)])
 
     def _numbers(self) -> torch.Tensor | None:
         """Targets for the engine: it splits them into one number for each micro-batch, which `_loss` looks up."""
@@ -454,8 +462,14 @@ class PipelineRun:
             with link.guard():
                 run()
                 link.flush()
+                if link.late:  # a rank that is through with the step has to know of a guard that ended it elsewhere
+                    link.peers.meet(link.step)
                 if sync:
                     link.gradients.sync()
+        except PipelineError as error:
+            if not link.peers.again:
+                raise
+            raise self._undo() from error
         finally:
             link.peers.busy = False
         if self._steps == 1:
@@ -463,10 +477,31 @@ class PipelineRun:
                 s.forward_clock.warm()
                 s.backward_clock.warm()
 
+    def _undo(self) -> GuardError:
+        """The error of a guard that the first stage could not decide and that ended the step. No gradient was given
+        yet; what stages wrote is put back, the first one last, which saw the random generator first."""
+        undone = False not in [s.undo.put_back() for s in reversed(self.stages) if s.undo is not None]
+        error = GuardError(
+            f"{self._link.peers.lost}; that guard can be seen in this stage alone, when the step has begun. "
+            + ("Nothing of the step is left" if undone else "Not all that stages did by then can be put back")
+            + ", and the pipeline can go on"
+        )
+        error.undone = undone
+        return error
+
+    def _reconnect(self) -> None:
+        """After a guard has ended a step."""
+        self._link.reconnect()
+        for s in self.stages:
+            s.group = self._link.group
+        self.schedule = _make_schedule(self.name, self.stages, self.microbatches, **self._options)
+
     # ---- batches --------------------------------------------------------------------------------------------------
 
     def _give(self, args: tuple[Any, ...], kwargs: dict[str, Any], train: bool) -> None:
         """Splits inputs for the first stage."""
+        if self._link.peers.lost and self._link.peers.again:
+            self._reconnect()
         if self._link.peers.lost:
             raise PipelineError(f"this pipeline has failed and cannot run again: {self._link.peers.lost}")
         if self._first is None:
@@ -475,6 +510,8 @@ class PipelineRun:
             self._first.feed = self._split_inputs(args, kwargs)
             if train:
                 self._first.check_leaves(self._first.feed[0])
+            with torch.set_grad_enabled(train):
+                self._first.told = [self._first.look(tensors) for tensors in self._first.feed]
         except Exception as e:
             for s in self.stages:
                 s.skip()
@@ -498,16 +535,10 @@ class PipelineRun:
             raise InputError(f"a batch of {batch} cannot be split into {self.microbatches} micro-batches")
         parts = _sizes(batch, self.microbatches)
         self._first.rows = parts if batched else None
-        split = [
-            torch.split(t, parts, self._dim) if s.is_batched else [t] * len(parts)
-            for s, t in zip(specs, flat, strict=True)
-        ]
-        made = [[t[m] for t in split] for m in range(len(parts))]
-        check = getattr(self.partitioned, "sizes_of", None)
-        if check is not None:
-            for tensors in made:
-                check(tensors)
-        return made
+        # What is one tensor for two inputs is one in each micro-batch: the forward may ask.
+        cut = {id(t): torch.split(t, parts, self._dim) for s, t in zip(specs, flat, strict=True) if s.is_batched}
+        split = [cut[id(t)] if s.is_batched else [t] * len(parts) for s, t in zip(specs, flat, strict=True)]
+        return [[t[m] for t in split] for m in range(len(parts))]
 
     def _split_target(self) -> list[Any]:
         """Tensors of the target that have the size of the batch are split; all else goes to every micro-batch whole."""
@@ -531,9 +562,7 @@ class PipelineRun:
         pieces = [cut(t) for t in leaves]
         return [pytree.tree_unflatten([p[m] for p in pieces], tree) for m in range(len(rows))]
 
-    def _merge(self, k: int, chunks: list[torch.Tensor]) -> torch.Tensor:
-        assert self._last is not None
-        spec = self._last.module.outputs[k]
+    def _merge(self, spec: ValueSpec, chunks: list[torch.Tensor]) -> torch.Tensor:
         if spec.is_batched:
             return torch.cat(chunks, self._dim)
         if all(c.shape == chunks[0].shape and torch.equal(c, chunks[0]) for c in chunks[1:]):

@@ -98,6 +98,9 @@ class Gradients:
         self._ties = sorted(ties, key=lambda t: t.copies)
         self._rank_of, self._peers, self._wire = rank_of, peers, wire
 
+    def reconnect(self, peers: Peers) -> None:
+        self._peers = peers
+
     def begin(self, stage: int) -> None:
         """A step begins."""
         s = self._stages[stage]

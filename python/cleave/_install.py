@@ -1,4 +1,4 @@
-"""Removes what a model installs on its first forward: hooks, wrapped methods, submodules, and their flags.
+"""Removes additions of a model's first forward: hooks, wrapped methods, submodules, and their flags.
 
 A capture of a model that never ran has it installed for as long as it looks at the model, and takes it off again. The
 plan is right before the model's own first forward and after it; what that makes is equal, not the same."""

@@ -86,22 +86,30 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
     walk.installed()
     walk.globals()
     if not isinstance(target.call, nn.Module):
-        walk.root("what was captured", target.name, target.call, PART_SELF, None, target.call)
+        walk.root("the captured function", target.name, target.call, PART_SELF, None, target.call)
     walk.finish()
     tied = list(_places(tensors, read, use))
     checks = Checks(_in_order(walk.roots), tied, None if same is None else list(same), flags)
     return Found(checks, walk.unwatched, walk.tables)
 
 
-def stage_checks(whole: Checks, own: Iterable[tuple[str, tuple[Any, Any], tuple[Any, Any]]]) -> Checks:
+def stage_checks(
+    whole: Checks, own: Iterable[tuple[str, tuple[Any, Any], tuple[Any, Any]]], takes_inputs: bool
+) -> Checks:
     """For a stage by itself, which has its own mode: all but the training flags, and that the stage and the model hold
-    the same tensors. own: name, place in the model, place in the stage."""
-    roots, tied = whole.made_of
+    the same tensors. own: name, place in the model, place in the stage. takes_inputs: it gets the inputs of the model,
+    of which the forward may ask which are the same and which require grad."""
+    roots, tied, inputs, flags = whole.made_of
     same = list(tied)
+    known = {(id(holder), key): first for _, holder, key, first in tied}
     for name, model, stage in own:
-        first = len(same)
-        same += [(name, *model, first), (f"{name} of the stage", *stage, first)]
-    return Checks([root for root in roots if root[1] != "training"], same, None, [])
+        first = known.get((id(model[0]), model[1]))
+        if first is None:
+            first = len(same)
+            same.append((name, *model, first))
+        same.append((f"{name} of the stage", *stage, first))
+    roots = [root for root in roots if root[1] != "training"]
+    return Checks(roots, same, *((inputs, flags) if takes_inputs else (None, [])))
 
 
 def _in_order(roots: Iterable[Root]) -> list[Root]:

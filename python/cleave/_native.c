@@ -78,7 +78,54 @@ void list_push(PyObject **list, PyObject *item)
 	Py_XDECREF(item);
 }
 
-static PyObject *set_error_classes(PyObject *self, PyObject *dict)
+void dict_put(PyObject **dict, const char *key, PyObject *item)
+{
+	if (!item || PyDict_SetItemString(*dict, key, item) < 0)
+		Py_CLEAR(*dict);
+	Py_XDECREF(item);
+}
+
+PyObject *int_list(const int64_t *at, Py_ssize_t n)
+{
+	PyObject *out = PyList_New(0);
+	for (Py_ssize_t i = 0; out && i < n; i++)
+		list_push(&out, PyLong_FromLongLong(at[i]));
+	return out;
+}
+
+PyObject *int_tuple(const int64_t *at, Py_ssize_t n)
+{
+	PyObject *list = int_list(at, n), *out = list ? PyList_AsTuple(list) : NULL;
+	Py_XDECREF(list);
+	return out;
+}
+
+const char *text_of(PyObject *o)
+{
+	char *bytes;
+	Py_ssize_t n;
+	if (PyBytes_Check(o))
+		return PyBytes_AsStringAndSize(o, &bytes, NULL) == 0 ? bytes : NULL;
+	const char *text = PyUnicode_AsUTF8AndSize(o, &n);
+	if (text && strlen(text) != (size_t)n)
+		raise_status(fail(CLV_E_INPUT, "%.64s… has a NUL, and no name has one", text));
+	return text && !PyErr_Occurred() ? text : NULL;
+}
+
+const char **string_array(PyObject *list, uint32_t *n)
+{
+	*n = (uint32_t)PyList_GET_SIZE(list);
+	const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
+	for (uint32_t i = 0; out && i < *n; i++)
+		if (!(out[i] = text_of(PyList_GET_ITEM(list, i)))) {
+			PyMem_Free(out);
+			return NULL;
+		}
+	return out ? out : (const char **)PyErr_NoMemory();
+}
+
+/* set_error_classes({status number: class}) */
+PyObject *set_error_classes_py(PyObject *self, PyObject *dict)
 {
 	if (!PyDict_Check(dict))
 		return PyErr_Format(PyExc_TypeError, "a dict is needed");
@@ -135,7 +182,7 @@ void where(char *out, size_t n)
 	PyGILState_Release(gil);
 }
 
-static PyObject *set_skipped_prefixes(PyObject *self, PyObject *tuple)
+PyObject *set_skipped_prefixes_py(PyObject *self, PyObject *tuple)
 {
 	if (!PyTuple_Check(tuple))
 		return PyErr_Format(PyExc_TypeError, "a tuple is needed");
@@ -228,7 +275,7 @@ PyObject *core_wrap(clv_tensor *t)
 /* ---- the module ------------------------------------------------------------------------------------------------- */
 
 /* bits_equal(a, b) -> bool */
-static PyObject *bits_equal(PyObject *self, PyObject *args)
+PyObject *bits_equal_py(PyObject *self, PyObject *args)
 {
 	PyObject *a, *b;
 	bool same = false;
@@ -238,7 +285,8 @@ static PyObject *bits_equal(PyObject *self, PyObject *args)
 	return st == CLV_OK ? PyBool_FromLong(same) : raise_status(st);
 }
 
-static PyObject *pass_names(PyObject *self, PyObject *unused)
+/* passes() -> names of passes, in their order */
+PyObject *passes_py(PyObject *self, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
 	for (const pass *x = passes; out && x->name; x++)
@@ -247,7 +295,7 @@ static PyObject *pass_names(PyObject *self, PyObject *unused)
 }
 
 /* threads_enter(n) -> what threads_leave takes; both on one thread */
-static PyObject *threads_enter(PyObject *self, PyObject *args)
+PyObject *threads_enter_py(PyObject *self, PyObject *args)
 {
 	br_team had;
 	int n;
@@ -260,7 +308,7 @@ static PyObject *threads_enter(PyObject *self, PyObject *args)
 	return Py_BuildValue("(ii)", had.operators, had.mkl);
 }
 
-static PyObject *threads_leave(PyObject *self, PyObject *args)
+PyObject *threads_leave_py(PyObject *self, PyObject *args)
 {
 	br_team had;
 	if (!PyArg_ParseTuple(args, "ii", &had.operators, &had.mkl))
@@ -269,7 +317,8 @@ static PyObject *threads_leave(PyObject *self, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-static PyObject *threads_check(PyObject *self, PyObject *args)
+/* threads_check(n): raises where a run cannot have so many */
+PyObject *threads_check_py(PyObject *self, PyObject *args)
 {
 	int n;
 	if (!PyArg_ParseTuple(args, "i", &n))
@@ -278,7 +327,7 @@ static PyObject *threads_check(PyObject *self, PyObject *args)
 }
 
 /* recycle(on): memory that is let go of is handed out again, on this thread, until as many recycle(False) */
-static PyObject *recycle(PyObject *self, PyObject *on)
+PyObject *recycle_py(PyObject *self, PyObject *on)
 {
 	int yes = PyObject_IsTrue(on);
 	if (yes < 0)
@@ -288,13 +337,13 @@ static PyObject *recycle(PyObject *self, PyObject *on)
 }
 
 /* recording() -> a capture runs on this thread */
-static PyObject *recording(PyObject *self, PyObject *unused)
+PyObject *recording_py(PyObject *self, PyObject *unused)
 {
 	return PyBool_FromLong(br_recording_here());
 }
 
 /* copy_data(dst, src): without moving dst's version counter */
-static PyObject *copy_data(PyObject *self, PyObject *args)
+PyObject *copy_data_py(PyObject *self, PyObject *args)
 {
 	PyObject *a, *b;
 	if (!PyArg_ParseTuple(args, "OO", &a, &b) || !need_tensor(a) || !need_tensor(b))
@@ -303,75 +352,9 @@ static PyObject *copy_data(PyObject *self, PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-	{"set_error_classes", set_error_classes, METH_O, "set_error_classes({status number: class})"},
-	{"set_skipped_prefixes", set_skipped_prefixes, METH_O, "set_skipped_prefixes(tuple of folders)"},
-	{"compare", stream_compare_py, METH_VARARGS, "compare(a, b) -> (verdict, reason, operator)"},
-	{"align", stream_align_py, METH_VARARGS,
-     "align(a, b) -> None, or why streams at two sizes do not align, and whether lengths of lists do"},
-	{"data_points", stream_data_points_py, METH_VARARGS,
-     "data_points(streams, points, nsymbols) -> (points, nsymbols)"},
-	{"build", plan_build_py, METH_VARARGS,
-     "build(stream, probe, with_grad, training, grad_modes, in, out, calls) -> Plan"},
-	{"parse", plan_parse_py, METH_O, "parse(text) -> Plan"},
-	{"bits_equal", bits_equal, METH_VARARGS, "bits_equal(a, b) -> bool"},
-	{"passes", pass_names, METH_NOARGS, "passes() -> names of passes, in their order"},
-	{"threads_check", threads_check, METH_VARARGS, "threads_check(n): raises where a run cannot have so many"},
-	{"threads_enter", threads_enter, METH_VARARGS, "threads_enter(n) -> what threads_leave takes"},
-	{"threads_leave", threads_leave, METH_VARARGS, "threads_leave(operators, mkl)"},
-	{"recording", recording, METH_NOARGS, "recording() -> a capture runs on this thread"},
-	{"check_model", check_model_py, METH_VARARGS,
-     "check_model(plan, checks): raises what does not hold any more of the model and of the modes around the call"},
-	{"same_items", same_items_py, METH_VARARGS, "same_items(a, b) -> dicts or lists of the very same items"},
-	{"calls_begin", calls_begin_py, METH_NOARGS,
-     "calls_begin() -> a dict that fills with the code objects that run on this thread, by id, or None"},
-	{"calls_end", calls_end_py, METH_NOARGS, "calls_end(): no more are added"},
-	{"recycle", recycle, METH_O, "recycle(on): memory that is let go of is handed out again, on this thread"},
-	{"copy_data", copy_data, METH_VARARGS, "copy_data(dst, src)"},
-	{"weight_digest", weight_digest_py, METH_VARARGS, "weight_digest(name, tensor) -> int"},
-	{"payload_write", payload_write_py, METH_VARARGS,
-     "payload_write(fields, tensors, values, compress, checksum, path, to_host) -> (bytes, {label: loss})"},
-	{"payload_read", payload_read_py, METH_VARARGS,
-     "payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss})"},
-	{"backend_version", backend_version_py, METH_O, "backend_version(name) -> str"},
-	{"backend_check_args", backend_check_args_py, METH_VARARGS, "backend_check_args(name, args)"},
-	{"backend_support", backend_support_py, METH_VARARGS, "backend_support(plan, name, dynamic) -> why not, per node"},
-	{"openvino_set_folder", openvino_set_folder_py, METH_O, "openvino_set_folder(folder of the package, or None)"},
-	{"arrays_load", arrays_load_py, METH_O, "arrays_load(path) -> {name: tensor} of a safetensors or .npy file"},
-	{"artifact_save", artifact_save_py, METH_VARARGS, "writes plans and tensors as a .clv file"},
-	{"register_backend", register_backend_py, METH_VARARGS,
-     "register_backend(name, native, support, compile, load, run)"},
-	{"speed_load", speed_load, METH_O, "speed_load(path) -> operations per second, as `cleave bench --json` measured"},
-	{"text_bytes", text_bytes_py, METH_O, "text_bytes(n) -> '46.8 MB'"},
-	{"text_count", text_count_py, METH_O, "text_count(n) -> '11.7M'"},
-	{"text_columns", text_columns_py, METH_VARARGS, "text_columns(rows, right) -> aligned lines"},
-	{"profile_blocks", profile_blocks_py, METH_VARARGS,
-     "profile_blocks(program, tensors, ends, iterations, warmup, training, whole, progress) -> (rows, whole)"},
-	{"split_job", split_job_py, METH_VARARGS, "split_job(folder, log, control, report)"},
-	{"warm_compilers", warm_compilers_py, METH_NOARGS, "warm_compilers()"},
-	{"trace", trace_py, METH_VARARGS, "trace(artifact, calls, reasons, options, progress, log, path)"},
-	{"artifact_resave", artifact_resave_py, METH_VARARGS, "artifact_resave(artifact, path, points, notes, any_size)"},
-	{"difference", difference_py, METH_VARARGS, "difference(got, want) -> (error, scale)"},
-	{"trace_segments", trace_segments_py, METH_VARARGS, "trace_segments(artifact, plan) -> (segments, fallbacks)"},
-	{"trace_html", trace_html_py, METH_VARARGS, "trace_html(artifact, plan, on_tape, title, frontier) -> a page"},
-	{"trace_report", trace_report_py, METH_VARARGS,
-     "trace_report(artifact, plan, json, on_tape, ms…) -> (text, share)"},
-	{"marks", marks_py, METH_VARARGS, "marks([(holder or None, key, tensor)], contents) -> bytes"},
-	{"marks_changed", marks_changed_py, METH_VARARGS, "marks_changed(list, contents, marks) -> index or None"},
-	{"segment_save", segment_save_py, METH_VARARGS, "segment_save(artifact, plan, segment, path)"},
-	{"nodes_save", nodes_save_py, METH_VARARGS, "nodes_save(artifact, plan, first, end, path)"},
-	{"nodes_values", nodes_values_py, METH_VARARGS, "nodes_values(artifact, plan, first, end) -> (inputs, outputs)"},
-	{"plan_values", plan_values_py, METH_VARARGS, "plan_values(artifact, plan) -> (inputs, outputs)"},
-	{"segment_trust", segment_trust_py, METH_O, "segment_trust(code)"},
-	{"new_key", new_key_py, METH_O, "new_key(path) -> fingerprint"},
-	{"sign", sign_py, METH_VARARGS, "sign(path, key, allow_operators, output) -> fingerprint"},
-	{"profile_read", profile_read_py, METH_O, "profile_read(path) -> (key, rows, whole)"},
-	{"profile_write", profile_write_py, METH_VARARGS, "profile_write(path, key, rows, whole)"},
-	{"spread", spread_py, METH_O, "spread(samples) -> (median, low, high, least, most)"},
-	{"peak_memory", peak_memory_py, METH_VARARGS, "peak_memory(setup, call) -> bytes"},
-	{"estimate_blocks", estimate_blocks_py, METH_VARARGS,
-     "estimate_blocks(plan, ends, sizes, flops_per_s, bytes_per_s, node_us, training) -> rows"},
-	{"payload_check", payload_check_py, METH_VARARGS, "payload_check(schema, tensors, sizes)"},
-	{"boundary_check", boundary_check_py, METH_VARARGS, "boundary_check(what is expected, what a boundary says)"},
+#define FUNCTION(name, how) {#name, name##_py, how, NULL},
+#include "_native_functions.def"
+#undef FUNCTION
 	{NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {
@@ -387,30 +370,37 @@ static bool add_statuses(PyObject *m)
 	return true;
 }
 
+static bool add_types(PyObject *m)
+{
+	static const struct {
+		const char *name;
+		PyTypeObject *type;
+	} types[] = {{"Stream", &StreamType},       {"Plan", &PlanType},
+	             {"Program", &ProgramType},     {"Blocks", &BlocksType},
+	             {"Partition", &PartitionType}, {"Artifact", &ArtifactType},
+	             {"Runtime", &RuntimeType},     {"Trainer", &TrainerType},
+	             {"Code", &CodeType},           {"Dispatcher", &DispatcherType},
+	             {"Remote", &RemoteType},       {"RemoteSession", &RemoteSessionType},
+	             {"Link", &LinkType},           {"Follower", &FollowerType}};
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+		if (PyType_Ready(types[i].type) < 0 || PyModule_AddObjectRef(m, types[i].name, (PyObject *)types[i].type) < 0)
+			return false;
+	return true;
+}
+
 PyMODINIT_FUNC PyInit__native(void)
 {
-	if (PyType_Ready(&StreamType) < 0 || PyType_Ready(&PlanType) < 0 || PyType_Ready(&ProgramType) < 0 ||
-	    PyType_Ready(&ArtifactType) < 0 || PyType_Ready(&BlocksType) < 0 || PyType_Ready(&PartitionType) < 0 ||
-	    PyType_Ready(&RuntimeType) < 0 || PyType_Ready(&CodeType) < 0 || PyType_Ready(&DispatcherType) < 0)
-		return NULL;
 	PyObject *m = PyModule_Create(&module);
-	if (!m)
-		return NULL;
-	if (PyModule_AddObjectRef(m, "Stream", (PyObject *)&StreamType) < 0 ||
-	    PyModule_AddObjectRef(m, "Plan", (PyObject *)&PlanType) < 0 ||
-	    PyModule_AddObjectRef(m, "Program", (PyObject *)&ProgramType) < 0 ||
-	    PyModule_AddObjectRef(m, "Blocks", (PyObject *)&BlocksType) < 0 ||
-	    PyModule_AddObjectRef(m, "Artifact", (PyObject *)&ArtifactType) < 0 ||
-	    PyModule_AddObjectRef(m, "Dispatcher", (PyObject *)&DispatcherType) < 0 ||
-	    PyModule_AddObjectRef(m, "Code", (PyObject *)&CodeType) < 0 ||
-	    PyModule_AddObjectRef(m, "Runtime", (PyObject *)&RuntimeType) < 0 || !add_statuses(m) || !checks_add_names(m) ||
-	    PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
-	    PyModule_AddIntConstant(m, "E_ARTIFACT", E_ARTIFACT) < 0 ||
-	    PyModule_AddIntConstant(m, "MOST_THREADS", MOST_THREADS) < 0 ||
-	    PyModule_AddStringConstant(m, "version", clv_version()) < 0 ||
-	    PyModule_AddStringConstant(m, "encodings", ENCODINGS) < 0) {
-		Py_DECREF(m);
-		return NULL;
-	}
+	if (m && (!add_types(m) || !add_statuses(m) || !checks_add_names(m) ||
+	          PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
+	          PyModule_AddIntConstant(m, "E_ARTIFACT", E_ARTIFACT) < 0 ||
+	          PyModule_AddIntConstant(m, "E_REMOTE", E_REMOTE) < 0 ||
+	          PyModule_AddIntConstant(m, "MOST_THREADS", MOST_THREADS) < 0 ||
+	          PyModule_AddIntConstant(m, "SANDBOX_AUTO", CLV_SANDBOX_AUTO) < 0 ||
+	          PyModule_AddIntConstant(m, "SANDBOX_ON", CLV_SANDBOX_ON) < 0 ||
+	          PyModule_AddIntConstant(m, "SANDBOX_OFF", CLV_SANDBOX_OFF) < 0 ||
+	          PyModule_AddStringConstant(m, "version", clv_version()) < 0 ||
+	          PyModule_AddStringConstant(m, "encodings", ENCODINGS) < 0))
+		Py_CLEAR(m);
 	return m;
 }

@@ -1,6 +1,5 @@
-/* What the files of the extension share: errors, tensors of sequences, the three types. */
-#ifndef CLEAVE_NATIVE_H
-#define CLEAVE_NATIVE_H
+/* Shared by the files of the extension: errors, tensors of sequences, the three types. */
+#pragma once
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,15 +11,26 @@
 #include "exec/program.h"
 #include "pipe/pipe.h"
 
+#define FUNCTION(name, how) PyObject *name##_py(PyObject *self, PyObject *args);
+#include "_native_functions.def"
+#undef FUNCTION
+
 /* _native.c */
-PyObject *raise_status(clv_status st);    /* sets the exception of a status; always NULL */
-PyObject *none_or_raise(clv_status st);   /* None for CLV_OK */
-bool ok_or_raise(clv_status st);          /* true for CLV_OK, false with an exception */
-enum { E_PAYLOAD = -1, E_ARTIFACT = -2 }; /* as status numbers: classes of errors about payloads and .clv files */
-PyObject *error_class(long code);         /* borrowed; RuntimeError before the classes are set */
-void where(char *out, size_t n);          /* the user's source line */
+PyObject *raise_status(clv_status st);  /* sets the exception of a status; always NULL */
+PyObject *none_or_raise(clv_status st); /* None for CLV_OK */
+bool ok_or_raise(clv_status st);        /* true for CLV_OK, false with an exception */
+/* As status numbers: classes of errors about payloads, .clv files and servers. */
+enum { E_PAYLOAD = -1, E_ARTIFACT = -2, E_REMOTE = -3 };
+PyObject *error_class(long code); /* borrowed; RuntimeError before the classes are set */
+void where(char *out, size_t n);  /* the user's source line */
 /* Appends an item, which is taken. NULL, or no memory: an exception is set, and *list is released and NULL. */
 void list_push(PyObject **list, PyObject *item);
+void dict_put(PyObject **dict, const char *key, PyObject *item); /* likewise */
+PyObject *int_list(const int64_t *at, Py_ssize_t n);
+PyObject *int_tuple(const int64_t *at, Py_ssize_t n);
+/* The texts of a list of str or bytes, and a NULL after them; borrowed from it; PyMem_Free; NULL with an exception. */
+const char *text_of(PyObject *o); /* of a str, or the bytes of a bytes, without NULs; borrowed from it */
+const char **string_array(PyObject *list, uint32_t *n);
 br_tensor *need_tensor(PyObject *o); /* borrowed; NULL with TypeError */
 void tensors_free(br_tensor **t, Py_ssize_t n);
 /* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
@@ -38,9 +48,6 @@ typedef struct StreamObject {
 } StreamObject;
 
 extern PyTypeObject StreamType;
-PyObject *stream_compare_py(PyObject *self, PyObject *args);
-PyObject *stream_align_py(PyObject *self, PyObject *args);
-PyObject *stream_data_points_py(PyObject *self, PyObject *args);
 
 /* _native_plan.c: a plan and the data that goes with it */
 typedef struct PlanObject {
@@ -56,8 +63,6 @@ typedef struct PlanObject {
 
 extern PyTypeObject PlanType;
 PlanObject *plan_object_new(plan *p); /* takes p, also on failure */
-PyObject *plan_build_py(PyObject *self, PyObject *args);
-PyObject *plan_parse_py(PyObject *self, PyObject *text);
 /* A plan that has the inputs and external values of another under the same ids, and so its data. Takes p. */
 PyObject *plan_object_like(PlanObject *o, plan *p);
 int visit_one(PyObject *x, visitproc visit, void *ctx);         /* for tp_traverse; NULL is allowed */
@@ -66,37 +71,22 @@ PyObject *take_text(clv_status st, strbuf *b);                  /* what was writ
 PyObject *labels(const plan *p, const value_id *v, uint32_t n); /* list of value labels */
 int64_t *int_array(PyObject *list, Py_ssize_t *n);              /* PyMem_Free; check PyErr_Occurred */
 
-/* _native_file.c: payloads */
-PyObject *payload_write_py(PyObject *self, PyObject *args);
-PyObject *payload_read_py(PyObject *self, PyObject *args);
-PyObject *arrays_load_py(PyObject *self, PyObject *path);
-PyObject *payload_check_py(PyObject *self, PyObject *args);
-PyObject *boundary_check_py(PyObject *self, PyObject *args);
 /* _native_checks.c: whether the model still is as it was captured */
 extern PyTypeObject ChecksType;
 bool checks_add_names(PyObject *m); /* types and constants of the module; false with an exception */
 clv_status checks_inputs(PyObject *checks, PyObject *tensors); /* which inputs are the same tensor */
 clv_status checks_hold(PyObject *checks);                      /* NULL: nothing is checked */
-PyObject *same_items_py(PyObject *self, PyObject *args);
-/* _native_program.c: likewise, and the modes around the call */
-PyObject *check_model_py(PyObject *self, PyObject *args);
-/* _native_calls.c: what code runs */
-PyObject *calls_begin_py(PyObject *self, PyObject *unused);
-PyObject *calls_end_py(PyObject *self, PyObject *unused);
-/* _native_backend.c: back ends in Python */
-PyObject *register_backend_py(PyObject *self, PyObject *args);
-/* _native_artifact.c: .clv files */
-PyObject *artifact_save_py(PyObject *self, PyObject *args);
-PyObject *weight_digest_py(PyObject *self, PyObject *args);
+
 /* _native_frontier.c: methods of Plan. sizes is a dict of symbol to int; an objective has the fields of clv_objective */
 PyObject *plan_py_frontiers(PlanObject *o, PyObject *args); /* ([sizes]) */
 PyObject *plan_py_work(PlanObject *o, PyObject *args);      /* ([sizes]): operations of a run */
 PyObject *plan_py_choose(PlanObject *o, PyObject *args);    /* (boundary, objective[, sizes]) */
 PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective[, sizes]) */
 PyObject *plan_py_latency(PlanObject *o, PyObject *args);   /* (which, objective[, sizes]) */
-PyObject *speed_load(PyObject *module, PyObject *path);
-PyObject *plan_py_exact(PlanObject *o, PyObject *args); /* (must_prefix, must_suffix[, sizes]) */
+PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
 PyObject *plan_py_exact_like(PlanObject *o, PyObject *args);
+PyObject *plan_py_guards_early(PlanObject *o, PyObject *position);
+PyObject *plan_py_guards_first(PlanObject *o, PyObject *end);
 PyObject *plan_py_match(PlanObject *o, PyObject *args);
 PyObject *plan_py_same_until(PlanObject *o, PyObject *args);
 PyObject *plan_py_module_sides(PlanObject *o, PyObject *args);
@@ -110,8 +100,6 @@ typedef struct size_list {
 bool size_list_read(PyObject *dict, size_list *out); /* or None; false with an exception; size_list_free in any case */
 void size_list_free(size_list *s);
 
-const char **string_array(PyObject *list, uint32_t *n); /* borrowed from the list; PyMem_Free; NULL with an exception */
-
 /* _native_pipe.c: blocks of a plan, plans cut into stages */
 extern PyTypeObject BlocksType, PartitionType;
 /* What a PartitionObject costs; borrowed. */
@@ -121,10 +109,6 @@ PyObject *id_list_new(const uint32_t *ids, uint32_t n);
 double *float_array(PyObject *list);                     /* likewise */
 PyObject *plan_py_staged(PlanObject *o, PyObject *args); /* (stage of each node, how many stages) */
 
-/* _native_text.c: text for people */
-PyObject *text_bytes_py(PyObject *self, PyObject *number);
-PyObject *text_count_py(PyObject *self, PyObject *number);
-PyObject *text_columns_py(PyObject *self, PyObject *args); /* (rows of str, right) */
 /* _native_emit.c: generated source, pictures, the report */
 PyObject *plan_py_dot(PlanObject *o, PyObject *args, PyObject *kwargs);
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs);
@@ -151,45 +135,29 @@ clv_status call_python(void *ctx, value_id object, br_tensor *const *args, uint3
 
 /* _native_trace.c: compiled segments */
 PyObject *plan_py_descriptions(PlanObject *o, PyObject *unused); /* per node: names on its path, inputs, outputs */
-PyObject *trace_py(PyObject *self, PyObject *args);
-PyObject *split_job_py(PyObject *self, PyObject *args);
-PyObject *warm_compilers_py(PyObject *self, PyObject *none);
-PyObject *artifact_resave_py(PyObject *self, PyObject *args);
-PyObject *difference_py(PyObject *self, PyObject *args);
-PyObject *trace_segments_py(PyObject *self, PyObject *args);
-PyObject *trace_html_py(PyObject *self, PyObject *args);
-PyObject *marks_py(PyObject *self, PyObject *args);
-PyObject *marks_changed_py(PyObject *self, PyObject *args);
-PyObject *trace_report_py(PyObject *self, PyObject *args);
-
-/* _native_script.c: parts of a traced file, for TorchScript */
-PyObject *segment_save_py(PyObject *self, PyObject *args);
-PyObject *nodes_save_py(PyObject *self, PyObject *args);
-PyObject *nodes_values_py(PyObject *self, PyObject *args);
-PyObject *plan_values_py(PyObject *self, PyObject *args);
-PyObject *segment_trust_py(PyObject *self, PyObject *code);
-
-/* _native_profile.c: what blocks take, measured, estimated, and in files; spreads and memory of any callable */
-PyObject *profile_blocks_py(PyObject *self, PyObject *args);
-PyObject *profile_read_py(PyObject *self, PyObject *path);
-PyObject *sign_py(PyObject *self, PyObject *args);
-PyObject *new_key_py(PyObject *self, PyObject *path);
-PyObject *profile_write_py(PyObject *self, PyObject *args);
-PyObject *spread_py(PyObject *self, PyObject *list);
-PyObject *peak_memory_py(PyObject *self, PyObject *args);
-PyObject *estimate_blocks_py(PyObject *self, PyObject *args);
 
 /* _native_code.c: back ends, and code without a plan around it */
 extern PyTypeObject CodeType;
-PyObject *backend_version_py(PyObject *self, PyObject *name);
-PyObject *backend_check_args_py(PyObject *self, PyObject *args);
-PyObject *backend_support_py(PyObject *self, PyObject *args);
-PyObject *openvino_set_folder_py(PyObject *self, PyObject *folder);
 
 /* _native_dispatch.c: which plan serves a call */
 extern PyTypeObject DispatcherType;
 
 /* _native_runtime.c: .clv files that were opened, and what runs them */
 extern PyTypeObject ArtifactType, RuntimeType;
+bool runtime_arguments(PyObject *args, clv_artifact **a, clv_runtime_options *o); /* those of Runtime */
+PyObject *ports_to(const clv_port *at, uint32_t n); /* list of (name, dtype, dims, device) */
 
-#endif
+/* _native_trainer.c: suffixes that train from a file */
+extern PyTypeObject TrainerType;
+
+/* _native_remote.c: clients of a server, and what is known of the link to it */
+extern PyTypeObject RemoteType, RemoteSessionType, LinkType;
+clv_remote *remote_of(PyObject *o); /* borrowed, of a Remote */
+PyObject *times_to(const clv_remote_times *t);
+PyObject *raise_remote(clv_status st);
+bool remote_arguments(PyObject *args, const char **url, clv_remote_options *o); /* those of Remote */
+PyObject *result_to(clv_tensor **outputs, uint32_t n,
+                    const clv_remote_times *t); /* (outputs, times); takes the outputs */
+
+/* _native_follow.c: calls that follow the link */
+extern PyTypeObject FollowerType;

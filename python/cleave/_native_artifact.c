@@ -2,13 +2,13 @@
 #include "_native_file.h"
 #include "_native_segment.h"
 
-#include "file/artifact.h"
+#include "file/training.h"
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct saver {
 	artifact *a;
-	PyObject *plans;   /* borrowed: list of (Plan, signature, cut, stores, points, fixed) */
+	PyObject *plans;   /* borrowed: list of (Plan, signature, cut, stores, points, fixed, segments, Checks) */
 	PyObject *state;   /* borrowed: dict of name to tensor */
 	PyObject *tensors; /* list of what goes in */
 	PyObject *labels;  /* list of their names */
@@ -139,16 +139,17 @@ static bool add_plan(saver *s, PyObject *item)
 	const char *signature;
 	unsigned stores;
 	long cut;
-	PyObject *points, *fixed, *compiled_parts = NULL;
+	PyObject *points, *fixed, *compiled_parts = NULL, *checks = NULL;
 	plan *copy;
-	if (!PyArg_ParseTuple(item, "O!slIO!O!|O!", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points,
-	                      &PyDict_Type, &fixed, &PyList_Type, &compiled_parts) ||
+	if (!PyArg_ParseTuple(item, "O!slIO!O!|O!O", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points,
+	                      &PyDict_Type, &fixed, &PyList_Type, &compiled_parts, &checks) ||
 	    !ok_or_raise(plan_copy(o->p, &copy)) || !ok_or_raise(artifact_add_plan(s->a, copy, signature)))
 		return false;
 	artifact_plan *e = &s->a->plans.at[s->a->plans.n - 1];
 	e->cut = cut < 0 ? NONE : (node_id)cut;
 	e->nstores = stores;
-	return add_points(e, points) && add_fixed(s->a, e, fixed) && add_segments(s, compiled_parts);
+	return add_points(e, points) && add_fixed(s->a, e, fixed) && (!checks || ok_or_raise(checks_asked(checks, e))) &&
+	       add_segments(s, compiled_parts);
 }
 
 static bool add_plans(saver *s, const char *part, const char *boundary)
@@ -227,11 +228,22 @@ static bool set_head(saver *s, PyObject *head)
 	       ok_or_raise(artifact_text(s->a, batch, &s->a->batch));
 }
 
+/* trains: None, or (description as JSON, its loss as the bytes of a file) */
+static bool add_training(saver *s, PyObject *trains)
+{
+	const char *text, *loss;
+	Py_ssize_t n;
+	if (!trains || trains == Py_None)
+		return true;
+	return PyArg_ParseTuple(trains, "sy#", &text, &loss, &n) &&
+	       ok_or_raise(artifact_add_training(s->a, text, loss, (size_t)n));
+}
+
 static PyObject *saver_write(saver *s, const char *path, const char *part, const char *boundary, PyObject *head,
-                             PyObject *notes, PyObject *to_host)
+                             PyObject *notes, PyObject *to_host, PyObject *trains)
 {
 	if (!s->tensors || !s->labels || !s->named || !set_head(s, head) || !add_notes(s, notes) ||
-	    !add_plans(s, part, boundary))
+	    !add_plans(s, part, boundary) || !add_training(s, trains))
 		return NULL;
 	PyObject *hosts = saver_add_tensors(s, to_host);
 	clv_status st;
@@ -244,19 +256,19 @@ static PyObject *saver_write(saver *s, const char *path, const char *part, const
 	return none_or_raise(st);
 }
 
-/* artifact_save(path, part, boundary or None, head, notes, plans, state, to_host); see _native.pyi */
+/* artifact_save(path, part, boundary or None, head, notes, plans, state, to_host, training=None); see _native.pyi */
 PyObject *artifact_save_py(PyObject *self, PyObject *args)
 {
-	PyObject *head, *notes, *to_host;
+	PyObject *head, *notes, *to_host, *trains = NULL;
 	const char *path, *part, *boundary;
 	saver s = {0};
-	if (!PyArg_ParseTuple(args, "yszO!O!O!O!O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
-	                      &PyList_Type, &s.plans, &PyDict_Type, &s.state, &to_host))
+	if (!PyArg_ParseTuple(args, "yszO!O!O!O!O|O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
+	                      &PyList_Type, &s.plans, &PyDict_Type, &s.state, &to_host, &trains))
 		return NULL;
 	s.tensors = PyList_New(0);
 	s.labels = PyList_New(0);
 	s.named = PySet_New(NULL);
-	PyObject *out = saver_write(&s, path, part, boundary, head, notes, to_host);
+	PyObject *out = saver_write(&s, path, part, boundary, head, notes, to_host, trains);
 	artifact_free(s.a);
 	Py_XDECREF(s.tensors);
 	Py_XDECREF(s.labels);

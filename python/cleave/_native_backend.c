@@ -197,10 +197,7 @@ static PyObject *members_to(const compiled *c)
 	PyObject *dict = PyDict_New();
 	for (uint32_t i = 0; dict && i < c->members.n; i++) {
 		const compiled_member *m = &c->members.at[i];
-		PyObject *bytes = PyBytes_FromStringAndSize(m->data, (Py_ssize_t)m->n);
-		if (!bytes || PyDict_SetItemString(dict, m->name, bytes) < 0)
-			Py_CLEAR(dict);
-		Py_XDECREF(bytes);
+		dict_put(&dict, m->name, PyBytes_FromStringAndSize(m->data, (Py_ssize_t)m->n));
 	}
 	return dict;
 }

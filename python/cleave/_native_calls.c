@@ -1,4 +1,4 @@
-/* Lists every Python code object that is entered on this thread, to find out what a forward may do. */
+/* Lists every Python code object that is entered on this thread, to find out which code a forward runs. */
 #include "_native.h"
 
 static int on_event(PyObject *seen, PyFrameObject *called, int what, PyObject *unused)
@@ -25,6 +25,7 @@ PyObject *calls_begin_py(PyObject *self, PyObject *unused)
 	return seen;
 }
 
+/* calls_end(): no more are added */
 PyObject *calls_end_py(PyObject *self, PyObject *unused)
 {
 	if (PyThreadState_Get()->c_profilefunc == on_event)

@@ -1,4 +1,4 @@
-/* Checks: what must still hold of a model when a plan of it runs, compared by value before each run.
+/* Checks of a model before each run of a plan: it must be as at capture.
  *
  * A Want is what a value looked like at capture: its type, and its parts with what each of them looked like, to any
  * depth. What cannot change inside (numbers, texts, tuples of these, classes) stands for itself. A root is a place in
@@ -8,7 +8,7 @@
  *
  * _module_checks.py builds both. All of it runs with the GIL, and lets Python run only where a value was replaced, and
  * for attributes that a class computes. */
-#include "_native.h"
+#include "_native_file.h"
 
 #include <structmember.h>
 
@@ -129,7 +129,7 @@ typedef struct ChecksObject {
 	VEC(Tied) tied;
 	Numbers inputs;    /* of each input the first that is the same tensor */
 	Numbers flags;     /* of each input whether it requires grad; -1: the forward does not ask */
-	PyObject *made_of; /* (roots, tensors), as they were given */
+	PyObject *made_of; /* (roots, tensors, inputs, flags), as they were given */
 	bool strict;       /* the forward may ask which tensors are the same: also of inputs, and different ones */
 	bool apart;        /* different tensors of the modules were so when `last` was noted */
 } ChecksObject;
@@ -956,6 +956,18 @@ clv_status checks_inputs(PyObject *checks, PyObject *sequence)
 	return st;
 }
 
+clv_status checks_asked(PyObject *checks, artifact_plan *to)
+{
+	const ChecksObject *o = (const ChecksObject *)checks;
+	if (!Py_IS_TYPE(checks, &ChecksType))
+		return CLV_OK;
+	for (uint32_t i = 0; i < o->inputs.n; i++)
+		TRY(vec_push(&to->same, (uint32_t)o->inputs.at[i]));
+	for (uint32_t i = 0; i < o->flags.n; i++)
+		TRY(vec_push(&to->grads, (int8_t)o->flags.at[i]));
+	return CLV_OK;
+}
+
 static int root_traverse(const Root *r, visitproc visit, void *ctx)
 {
 	int s = visit_one(r->base, visit, ctx);
@@ -1120,7 +1132,7 @@ static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 	if (!o)
 		return NULL;
 	o->strict = inputs != Py_None;
-	o->made_of = PyTuple_Pack(2, roots, tied);
+	o->made_of = PyTuple_Pack(4, roots, tied, inputs, flags);
 	bool ok =
 		o->made_of && (!o->strict || checks_read_numbers(&o->inputs, inputs)) && checks_read_numbers(&o->flags, flags);
 	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(roots); i++)
@@ -1136,7 +1148,7 @@ static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static PyMemberDef checks_members[] = {
 	{"strict", T_BOOL, offsetof(ChecksObject, strict), READONLY, "the forward may ask which tensors are the same"},
-	{"made_of", T_OBJECT, offsetof(ChecksObject, made_of), READONLY, "(roots, tensors)"},
+	{"made_of", T_OBJECT, offsetof(ChecksObject, made_of), READONLY, "(roots, tensors, inputs, flags)"},
 	{NULL, 0, 0, 0, NULL}};
 
 PyTypeObject ChecksType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Checks",

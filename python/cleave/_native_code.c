@@ -6,6 +6,7 @@
 
 /* ---- what they say ---------------------------------------------------------------------------------------------------- */
 
+/* backend_version(name) -> str */
 PyObject *backend_version_py(PyObject *self, PyObject *name)
 {
 	const backend *b;
@@ -169,7 +170,10 @@ static PyObject *run_code(CodeObject *o, br_tensor **in, br_tensor **like)
 		clv_status st = wanted_like(like, o->noutputs, wanted);
 		Py_BEGIN_ALLOW_THREADS;
 		if (st == CLV_OK)
-			st = o->b->run(o->b->ctx, o->loaded, &(code_run){in, o->ninputs, o->noutputs, wanted, out});
+			st = o->b->run(
+				o->b->ctx, o->loaded,
+				&(code_run){
+					.inputs = in, .ninputs = o->ninputs, .noutputs = o->noutputs, .wanted = wanted, .outputs = out});
 		Py_END_ALLOW_THREADS;
 		list = st == CLV_OK ? PyList_New(o->noutputs) : raise_status(st);
 	} else {

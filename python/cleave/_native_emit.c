@@ -1,6 +1,6 @@
 /* Generated source for Python: what src/emit asks of torch (schemas, the data of constants), and where the tensors of
  * the generated module come from. Pictures as DOT text, the report. */
-#include "_native.h"
+#include "_native_file.h"
 
 #include <math.h>
 
@@ -8,8 +8,6 @@
 #include "emit/html.h"
 
 enum { LITERAL_MAX = 16 }; /* elements of a constant that is written into the source */
-
-/* ---- constants as text ------------------------------------------------------------------------------------------ */
 
 static double half_value(uint16_t bits)
 {
@@ -88,14 +86,30 @@ static bool formal_of_op(void *ctx, const char *op, uint32_t i, source_formal *o
 	return br_formal(op, i, &out->name, &out->named, &out->none);
 }
 
+/* checks: of the model, or None: nothing is asked. keep: for asked_free. */
+static clv_status asked_read(PyObject *checks, artifact_plan *keep, source_asked *out)
+{
+	TRY(checks_asked(checks, keep));
+	*out = (source_asked){keep->same.at, keep->grads.at, keep->same.n, keep->grads.n};
+	return CLV_OK;
+}
+
+static void asked_free(artifact_plan *keep)
+{
+	vec_free(&keep->same);
+	vec_free(&keep->grads);
+}
+
 PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"first", "end", "class_name", "delete", "return_rebinds", "solve", NULL};
+	static char *words[] = {"first", "end", "class_name", "delete", "return_rebinds", "solve", "checks", NULL};
 	unsigned int first, end;
 	const char *class_name;
 	int del = 0, return_rebinds = 0, solve = 0;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIs|ppp", words, &first, &end, &class_name, &del, &return_rebinds,
-	                                 &solve))
+	PyObject *checks = Py_None;
+	artifact_plan keep = {0};
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "IIs|pppO", words, &first, &end, &class_name, &del, &return_rebinds,
+	                                 &solve, &checks))
 		return NULL;
 	source_spec s = {.first = first,
 	                 .end = end,
@@ -107,11 +121,12 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	                 .literal = literal,
 	                 .formal = formal_of_op};
 	strbuf b = STRBUF_INIT;
-	clv_status st = plan_source(o->p, &s, &b);
+	clv_status st = asked_read(checks, &keep, &s.asked);
+	if (st == CLV_OK)
+		st = plan_source(o->p, &s, &b);
+	asked_free(&keep);
 	return take_text(st, &b);
 }
-
-/* ---- stages ------------------------------------------------------------------------------------------------------ */
 
 typedef struct text_list {
 	PyObject *fast; /* keeps the texts */
@@ -231,10 +246,11 @@ static bool same_data_of_both(void *ctx, value_id a, value_id b)
 
 PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 {
-	static char *words[] = {"ends",      "devices", "sizes", "batch_symbol", "batch_dim", "depth",    "basic_blocks",
-	                        "not_saved", "delete",  "calls", "other",        "only",      "captured", NULL};
+	static char *words[] = {"ends",  "devices",      "sizes",     "batch_symbol", "batch_dim",
+	                        "depth", "basic_blocks", "not_saved", "delete",       "calls",
+	                        "other", "only",         "captured",  "checks",       NULL};
 	PyObject *given, *devices = Py_None, *sizes = Py_None, *blocks = Py_None, *not_saved = Py_None, *calls = Py_None,
-					 *other = Py_None, *captured = Py_None, *out = NULL;
+					 *other = Py_None, *captured = Py_None, *checks = Py_None, *out = NULL;
 	both plans = {o, NULL};
 	stages_spec s = {.ctx = &plans, .literal = literal_of_both, .formal = formal_of_op, .same = same_data_of_both};
 	text_list device = {0}, block = {0}, loose = {0};
@@ -243,9 +259,9 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	uint32_t *ends = NULL;
 	uint32_t *other_ends = NULL, nother = 0;
 	int del = 0;
-	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOpOOzO", words, &given, &devices, &sizes, &s.batch_symbol,
+	if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOzIIOOpOOzOO", words, &given, &devices, &sizes, &s.batch_symbol,
 	                                 &s.batch_dim, &s.depth, &blocks, &not_saved, &del, &calls, &other, &s.only,
-	                                 &captured))
+	                                 &captured, &checks))
 		return NULL;
 	if (other != Py_None && !PyObject_TypeCheck(other, &PlanType))
 		return PyErr_Format(PyExc_TypeError, "other is a Plan or None");
@@ -272,7 +288,11 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 		s.ncalls = call.n;
 		s.del = del != 0;
 		s.captured = other_ends;
-		clv_status st = plan_stages_source(o->p, &s, &b);
+		artifact_plan keep = {0};
+		clv_status st = asked_read(checks, &keep, &s.asked);
+		if (st == CLV_OK)
+			st = plan_stages_source(o->p, &s, &b);
+		asked_free(&keep);
 		out = take_text(st, &b);
 	}
 	PyMem_Free(ends);
@@ -284,8 +304,6 @@ PyObject *plan_py_stages_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	size_list_free(&size);
 	return out;
 }
-
-/* ---- the report -------------------------------------------------------------------------------------------------- */
 
 typedef struct stage_args {
 	uint32_t *of_node;
@@ -337,8 +355,6 @@ PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 	stage_args_free(&s);
 	return PyErr_Occurred() ? NULL : take_string(st, page);
 }
-
-/* ---- where its tensors come from -------------------------------------------------------------------------------- */
 
 /* (place in the generated module, state name or None, data of a constant or None) */
 static PyObject *place_of(PlanObject *o, value_id v)
@@ -401,8 +417,6 @@ PyObject *plan_py_places(PlanObject *o, PyObject *args)
 	view_free(&v);
 	return out;
 }
-
-/* ---- what a part does beside computing -------------------------------------------------------------------------- */
 
 static bool note_effect(PyObject *out, const node_names *names, node_id n, bool has, const char *effect)
 {
@@ -517,8 +531,6 @@ PyObject *plan_py_effects(PlanObject *o, PyObject *args)
 		return PyErr_Format(PyExc_IndexError, "there are no nodes %u to %u", first, end);
 	return effects_of(o->p, first, end, false);
 }
-
-/* ---- pictures --------------------------------------------------------------------------------------------------- */
 
 /* None: `none` */
 static uint32_t count_or(PyObject *number, uint32_t none)

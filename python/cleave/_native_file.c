@@ -47,11 +47,8 @@ PyObject *payload_losses(const payload *p)
 		const payload_memory *m = &p->memories.at[t->memory];
 		if (m->encoding == ENC_PLAIN)
 			continue;
-		PyObject *loss =
-			Py_BuildValue("(sddd)", encoding_names[m->encoding], m->loss.absolute, m->loss.relative, m->loss.l2);
-		if (!loss || PyDict_SetItemString(out, t->label, loss) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(loss);
+		dict_put(&out, t->label,
+		         Py_BuildValue("(sddd)", encoding_names[m->encoding], m->loss.absolute, m->loss.relative, m->loss.l2));
 	}
 	return out;
 }
@@ -175,19 +172,6 @@ bool fields_from(payload *p, PyObject *fields)
 
 /* ---- checking --------------------------------------------------------------------------------------------------- */
 
-/* The texts of a list, which owns them; caller frees the array. */
-static const char **texts_from(PyObject *list, uint32_t *n)
-{
-	*n = (uint32_t)PyList_GET_SIZE(list);
-	const char **out = PyMem_Calloc(*n + 1, sizeof *out);
-	for (uint32_t i = 0; out && i < *n; i++)
-		if (!(out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)))) {
-			PyMem_Free(out);
-			return NULL;
-		}
-	return out ? out : (const char **)PyErr_NoMemory();
-}
-
 /* Numbers alone are sizes; what C has no number for is as large as can be. */
 static bool size_from(PyObject *o, int64_t *out)
 {
@@ -202,20 +186,21 @@ static bool size_from(PyObject *o, int64_t *out)
 
 bool facts_from(PyObject *fields, boundary_facts *out)
 {
-	PyObject *batch, *dict, *labels, *key, *o;
+	PyObject *split_id, *signature, *batch, *dict, *labels, *key, *o;
 	Py_ssize_t at = 0;
 	*out = (boundary_facts){0};
-	if (!PyArg_ParseTuple(fields, "ssOO!O!", &out->split_id, &out->signature, &batch, &PyDict_Type, &dict, &PyList_Type,
-	                      &labels))
+	if (!PyArg_ParseTuple(fields, "UUOO!O!", &split_id, &signature, &batch, &PyDict_Type, &dict, &PyList_Type,
+	                      &labels) ||
+	    !(out->split_id = text_of(split_id)) || !(out->signature = text_of(signature)))
 		return false;
 	out->has_batch_size = size_from(batch, &out->batch_size);
 	payload_number *sizes = PyMem_Calloc((size_t)PyDict_GET_SIZE(dict) + 1, sizeof *sizes);
 	out->sizes = sizes;
 	while (sizes && PyDict_Next(dict, &at, &key, &o))
 		if (PyUnicode_Check(key) && size_from(o, &sizes[out->nsizes].value) &&
-		    !(sizes[out->nsizes++].name = PyUnicode_AsUTF8(key)))
+		    !(sizes[out->nsizes++].name = text_of(key)))
 			return false;
-	out->labels = sizes ? texts_from(labels, &out->nlabels) : (const char **)PyErr_NoMemory();
+	out->labels = sizes ? string_array(labels, &out->nlabels) : (const char **)PyErr_NoMemory();
 	return out->labels != NULL;
 }
 
@@ -245,8 +230,8 @@ static bool want_from(PyObject *fields, boundary_want *out)
 	}
 	if (!sizes)
 		return PyErr_NoMemory() != NULL;
-	return (!PyList_Check(signatures) || (out->signatures = texts_from(signatures, &out->nsignatures))) &&
-	       (!PyList_Check(labels) || (out->labels = texts_from(labels, &out->nlabels)));
+	return (!PyList_Check(signatures) || (out->signatures = string_array(signatures, &out->nsignatures))) &&
+	       (!PyList_Check(labels) || (out->labels = string_array(labels, &out->nlabels)));
 }
 
 /* boundary_check((split or None, signatures or None, [(size, low, high, whether it is the batch)], labels or None),
@@ -256,7 +241,6 @@ PyObject *boundary_check_py(PyObject *self, PyObject *args)
 	PyObject *wanted, *given, *out = NULL;
 	boundary_want want = {0};
 	boundary_facts got = {0};
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &wanted, &PyTuple_Type, &given))
 		return NULL;
 	if (want_from(wanted, &want) && facts_from(given, &got))

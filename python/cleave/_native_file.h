@@ -1,10 +1,9 @@
-/* What the files about payloads share. */
-#ifndef CLEAVE_NATIVE_FILE_H
-#define CLEAVE_NATIVE_FILE_H
+/* Shared by the files about payloads. */
+#pragma once
 
 #include "_native.h"
 
-#include "file/payload.h"
+#include "file/artifact.h"
 
 PyObject *raise_payload(clv_status st);  /* sets the exception; always NULL */
 bool payload_ok_or_raise(clv_status st); /* true for CLV_OK */
@@ -16,10 +15,9 @@ bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host
 bool fields_from(payload *p, PyObject *fields); /* None, or the tuple that _native.pyi calls Fields */
 PyObject *payload_losses(const payload *p);     /* {label: (method, absolute, relative)} */
 
-struct clv_artifact *artifact_of(PyObject *artifact); /* of an ArtifactType; borrowed */
+clv_status checks_asked(PyObject *checks, artifact_plan *to); /* what the forward asked of its inputs */
+struct clv_artifact *artifact_of(PyObject *artifact);         /* of an ArtifactType; borrowed */
 
 /* What a boundary says; borrows texts of the fields. facts_free, also on failure. */
 bool facts_from(PyObject *fields, boundary_facts *out);
 void facts_free(boundary_facts *f);
-
-#endif

@@ -156,12 +156,8 @@ static PyObject *make_tensors(const payload *p, PyObject *place_fn)
 static PyObject *numbers_to(const payload_number *at, uint32_t n, bool flags)
 {
 	PyObject *out = PyDict_New();
-	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *o = flags ? PyBool_FromLong(at[i].value != 0) : PyLong_FromLongLong(at[i].value);
-		if (!o || PyDict_SetItemString(out, at[i].name, o) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(o);
-	}
+	for (uint32_t i = 0; out && i < n; i++)
+		dict_put(&out, at[i].name, flags ? PyBool_FromLong(at[i].value != 0) : PyLong_FromLongLong(at[i].value));
 	return out;
 }
 
@@ -259,6 +255,7 @@ static PyObject *read_path(const char *path, bool boundary, PyObject *place_fn)
 	return out;
 }
 
+/* payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss}) */
 PyObject *payload_read_py(PyObject *self, PyObject *args)
 {
 	PyObject *data, *path, *place_fn;

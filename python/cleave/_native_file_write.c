@@ -362,6 +362,7 @@ static PyObject *write_with(writer *w, PyObject *fields, PyObject *values, PyObj
 	return out;
 }
 
+/* payload_write(fields, tensors, values, compress, checksum, path, to_host) -> (bytes, {label: loss}) */
 PyObject *payload_write_py(PyObject *self, PyObject *args)
 {
 	PyObject *fields, *tensors, *values, *compress, *path, *to_host;

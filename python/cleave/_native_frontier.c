@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "split/early.h"
 #include "split/frontier.h"
 
 /* ---- what Python gives ----------------------------------------------------------------------------------------------- */
@@ -232,7 +233,8 @@ PyObject *plan_py_latency(PlanObject *o, PyObject *args)
 	return out;
 }
 
-PyObject *speed_load(PyObject *module, PyObject *path)
+/* speed_load(path) -> operations per second, as `cleave bench --json` measured */
+PyObject *speed_load_py(PyObject *module, PyObject *path)
 {
 	double speed = 0;
 	PyObject *bytes = NULL;
@@ -241,19 +243,6 @@ PyObject *speed_load(PyObject *module, PyObject *path)
 	clv_status st = clv_speed_load(PyBytes_AS_STRING(bytes), &speed);
 	Py_DECREF(bytes);
 	return st == CLV_OK ? PyFloat_FromDouble(speed) : raise_status(st);
-}
-
-/* UTF-8 of the strings of a list, borrowed from it; PyMem_Free. NULL with an exception. */
-const char **string_array(PyObject *list, uint32_t *n)
-{
-	*n = (uint32_t)PyList_GET_SIZE(list);
-	const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
-	for (uint32_t i = 0; out && i < *n; i++)
-		if (!(out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)))) {
-			PyMem_Free(out);
-			return NULL;
-		}
-	return out ? out : (const char **)PyErr_NoMemory();
 }
 
 static PyObject *exact_result(PlanObject *o, clv_status st, plan *p, uint32_t at)
@@ -291,6 +280,34 @@ PyObject *plan_py_exact_like(PlanObject *o, PyObject *args)
 	clv_status st = frontiers_exact_like(f, other->p, position, &p, &at);
 	clv_frontiers_free(f);
 	return exact_result(o, st, p, at);
+}
+
+PyObject *plan_py_guards_early(PlanObject *o, PyObject *position)
+{
+	unsigned long at = PyLong_AsUnsignedLong(position);
+	plan *p = NULL;
+	if (PyErr_Occurred() || at >= o->p->nodes.n)
+		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no node %lu", at);
+	node_id cut = (node_id)at + 1;
+	clv_status st = guards_early(o->p, &cut, &p);
+	return st == CLV_OK && !p ? Py_BuildValue("(Ok)", o, at) : exact_result(o, st, p, cut - 1);
+}
+
+/* guards_first(end) -> (the plan with guards in front that its first `end` nodes can decide, or None, how many nodes these are,
+   how many guards are left) */
+PyObject *plan_py_guards_first(PlanObject *o, PyObject *end)
+{
+	unsigned long at = PyLong_AsUnsignedLong(end);
+	plan *p = NULL;
+	node_id n = 0;
+	uint32_t late = 0;
+	if (PyErr_Occurred() || at > o->p->nodes.n)
+		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no node %lu", at);
+	clv_status st = guards_first(o->p, (node_id)at, &p, &n, &late);
+	if (st != CLV_OK)
+		return raise_status(st);
+	PyObject *first = p ? plan_object_like(o, p) : Py_NewRef(Py_None);
+	return first ? Py_BuildValue("(NII)", first, n, late) : NULL;
 }
 
 PyObject *plan_py_match(PlanObject *o, PyObject *args)

@@ -42,9 +42,7 @@ static void raise_doubt(clv_status st, const size_probes *z)
 		return;
 	PyErr_Fetch(&type, &error, &trace);
 	PyErr_NormalizeException(&type, &error, &trace);
-	PyObject *sizes = PyList_New(z->nsymbols);
-	for (uint32_t i = 0; sizes && i < z->nsymbols; i++)
-		PyList_SET_ITEM(sizes, i, PyLong_FromLongLong(z->doubt[i]));
+	PyObject *sizes = int_list(z->doubt, z->nsymbols);
 	if (!sizes || PyObject_SetAttrString(error, "doubt", sizes) < 0)
 		PyErr_Clear();
 	Py_XDECREF(sizes);
@@ -300,7 +298,7 @@ static void hold_unused(plan *p, const size_probes *z)
 
 /* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
    and sizes may be None */
-PyObject *plan_build_py(PyObject *self, PyObject *args)
+PyObject *build_py(PyObject *self, PyObject *args)
 {
 	StreamObject *s;
 	PyObject *probe, *with_grad, *in_tokens, *out_tokens, *calls, *sizes;
@@ -364,7 +362,8 @@ PyObject *plan_build_py(PyObject *self, PyObject *args)
 	return (PyObject *)o;
 }
 
-PyObject *plan_parse_py(PyObject *self, PyObject *text)
+/* parse(text) -> Plan */
+PyObject *parse_py(PyObject *self, PyObject *text)
 {
 	Py_ssize_t n;
 	const char *s = PyUnicode_AsUTF8AndSize(text, &n);
@@ -467,10 +466,7 @@ static PyObject *plan_py_ties(PlanObject *o, PyObject *unused)
 	PyObject *out = PyDict_New();
 	for (uint32_t i = 0; out && i < o->p->ties.n; i++) {
 		const tie *t = &o->p->ties.at[i];
-		PyObject *name = PyUnicode_FromString(plan_s(o->p, o->p->values.at[t->value].name));
-		if (!name || PyDict_SetItemString(out, plan_s(o->p, t->name), name) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(name);
+		dict_put(&out, plan_s(o->p, t->name), PyUnicode_FromString(plan_s(o->p, o->p->values.at[t->value].name)));
 	}
 	return out;
 }
@@ -558,6 +554,24 @@ PyObject *labels(const plan *p, const value_id *v, uint32_t n)
 static PyObject *plan_py_node_count(PlanObject *o, PyObject *unused)
 {
 	return PyLong_FromUnsignedLong(o->p->nodes.n);
+}
+
+/* has_constants() -> it reads tensors that are no part of the model, which no text says */
+static PyObject *plan_py_has_constants(PlanObject *o, PyObject *unused)
+{
+	bool found = false;
+	for (value_id v = 0; v < o->p->values.n; v++)
+		found |= o->p->values.at[v].kind == VALUE_CONST;
+	return PyBool_FromLong(found);
+}
+
+/* divides() -> some size of it is a quotient of sizes */
+static PyObject *plan_py_divides(PlanObject *o, PyObject *unused)
+{
+	bool found = false;
+	for (expr_id e = 0; e < o->p->exprs.n; e++)
+		found |= o->p->exprs.at[e].op == EXPR_FLOORDIV;
+	return PyBool_FromLong(found);
 }
 
 typedef struct HostArgs {
@@ -669,8 +683,17 @@ static PyMethodDef plan_methods[] = {
      "position"},
 	{"exact_like", (PyCFunction)plan_py_exact_like, METH_VARARGS,
      "exact_like(other, position, sizes=None) -> as exact, where `other` is cut after node `position`"},
+	{"guards_early", (PyCFunction)plan_py_guards_early, METH_O,
+     "guards_early(position) -> the plan with guards of the suffix in the prefix, where it can decide them, and the "
+     "position of the cut in it"},
+	{"guards_first", (PyCFunction)plan_py_guards_first, METH_O,
+     "guards_first(end) -> the plan with guards in front that its first `end` nodes can decide, or None; how many "
+     "nodes; guards left"},
 	{"staged", (PyCFunction)plan_py_staged, METH_VARARGS,
      "staged(stage_of, nstages) -> (the plan stage by stage, ends of the stages)"},
+	{"has_constants", (PyCFunction)plan_py_has_constants, METH_NOARGS,
+     "has_constants() -> it reads tensors not the model's"},
+	{"divides", (PyCFunction)plan_py_divides, METH_NOARGS, "divides() -> some size of it is a quotient of sizes"},
 	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
 	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
 	{"match", (PyCFunction)plan_py_match, METH_VARARGS,

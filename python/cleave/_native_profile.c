@@ -6,8 +6,6 @@
 #include "pipe/estimate.h"
 #include "pipe/profile_keys.h"
 
-/* ---- numbers and rows ------------------------------------------------------------------------------------------------ */
-
 static PyObject *wrap_numbers(const block_profile *at)
 {
 	PyObject *out = PyTuple_New(PROFILE_NUMBER_COUNT);
@@ -37,8 +35,6 @@ static bool profile_read_numbers(PyObject *tuple, block_profile *out)
 	}
 	return true;
 }
-
-/* ---- any callable ----------------------------------------------------------------------------------------------------- */
 
 /* spread(samples: sequence of float) -> (median, low, high, least, most) */
 PyObject *spread_py(PyObject *self, PyObject *list)
@@ -98,8 +94,6 @@ PyObject *peak_memory_py(PyObject *self, PyObject *args)
 	return PyLong_FromLongLong(peak);
 }
 
-/* ---- ends of blocks -------------------------------------------------------------------------------------------------- */
-
 static node_id *read_ends(PyObject *list, uint32_t *n)
 {
 	Py_ssize_t count;
@@ -133,8 +127,6 @@ static PyObject *wrap_rows(const plan *p, const node_id *ends, uint32_t n, const
 		list_push(&rows, wrap_row(p, i ? ends[i - 1] : 0, ends[i], &at[i]));
 	return rows;
 }
-
-/* ---- measuring ------------------------------------------------------------------------------------------------------- */
 
 typedef struct Watcher {
 	PyObject *progress; /* called with the number of each block that begins, -1 for all at once; may be None */
@@ -214,8 +206,6 @@ PyObject *profile_blocks_py(PyObject *self, PyObject *args)
 	return out;
 }
 
-/* ---- estimating ------------------------------------------------------------------------------------------------------ */
-
 static spread exactly(double us)
 {
 	double ms = us / 1000;
@@ -286,8 +276,6 @@ PyObject *estimate_blocks_py(PyObject *self, PyObject *args)
 	PyMem_Free(ends);
 	return out;
 }
-
-/* ---- files ----------------------------------------------------------------------------------------------------------- */
 
 static PyObject *wrap_file(const profile *f)
 {

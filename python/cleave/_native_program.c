@@ -1,6 +1,7 @@
 /* Program: runs a part of a plan on the live tensors of a model, after a check that the model is as it was. */
 #include "_native_segment.h"
 #include "exec/optimized.h"
+#include "plan/ops.h"
 
 typedef struct Binding {
 	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
@@ -19,7 +20,7 @@ typedef struct ProgramObject {
 	PlanObject *plan;
 	clv_program *g;
 	Binding *bindings; /* per external */
-	Binding *beside;   /* per external: run_spec.beside; NULL: none has any */
+	Binding *counters; /* per external: run_spec.counters; NULL: none has any */
 	PyObject *modules; /* what must still hold of the model: Checks; NULL: nothing */
 	bool from_inputs;  /* it begins where the plan does, and takes the model's inputs */
 	Coded *coded;      /* compiled segments */
@@ -36,8 +37,8 @@ static int program_py_traverse(ProgramObject *o, visitproc visit, void *ctx)
 		r = visit_one(o->bindings[i].holder, visit, ctx);
 		if (!r)
 			r = visit_one(o->bindings[i].key, visit, ctx);
-		if (!r && o->beside)
-			r = visit_one(o->beside[i].holder, visit, ctx);
+		if (!r && o->counters)
+			r = visit_one(o->counters[i].holder, visit, ctx);
 	}
 	return r;
 }
@@ -48,10 +49,10 @@ static int program_py_clear(ProgramObject *o)
 	for (uint32_t i = 0; o->bindings && o->g && i < o->g->v.externals.n; i++) {
 		Py_CLEAR(o->bindings[i].holder);
 		Py_CLEAR(o->bindings[i].key);
-		if (!o->beside)
+		if (!o->counters)
 			continue;
-		Py_CLEAR(o->beside[i].holder);
-		Py_CLEAR(o->beside[i].key);
+		Py_CLEAR(o->counters[i].holder);
+		Py_CLEAR(o->counters[i].key);
 	}
 	Py_CLEAR(o->modules);
 	return 0;
@@ -62,7 +63,7 @@ static void program_py_dealloc(ProgramObject *o)
 	PyObject_GC_UnTrack(o);
 	program_py_clear(o);
 	PyMem_Free(o->bindings);
-	PyMem_Free(o->beside);
+	PyMem_Free(o->counters);
 	program_free(o->g);
 	for (uint32_t i = 0; o->coded && i < o->ncoded; i++)
 		code_unref(o->coded[i].c);
@@ -88,22 +89,22 @@ static PyObject *counter_name(const char *name)
 {
 	const char *dot = strrchr(name, '.');
 	PyObject *path = PyUnicode_DecodeUTF8(name, dot ? dot + 1 - name : 0, NULL);
-	PyObject *out = path ? PyUnicode_FromFormat("%Unum_batches_tracked", path) : NULL;
+	PyObject *out = path ? PyUnicode_FromFormat("%U" STATISTICS_COUNTER, path) : NULL;
 	Py_XDECREF(path);
 	return out;
 }
 
-/* A BatchNorm counts its forwards in train mode; no version does that for the statistics that they write. Every buffer beside
-   the counter may be one of them, whichever operator reads it here: a model may normalise with operators of its own. */
-static bool bind_beside(ProgramObject *o, uint32_t i, const char *name, PyObject *state)
+/* A BatchNorm counts its forwards in train mode; no version does that for the statistics that they write. Every other buffer of
+   the counter's module may be one of them, whichever operator reads it here: a model may normalise with its own. */
+static bool bind_counter(ProgramObject *o, uint32_t i, const char *name, PyObject *state)
 {
 	PyObject *other = counter_name(name);
 	PyObject *pair = other ? PyDict_GetItemWithError(state, other) : NULL;
 	if (pair && PyUnicode_CompareWithASCIIString(other, name) == 0)
 		pair = NULL; /* the counter itself */
-	if (pair && !o->beside && !(o->beside = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *o->beside)))
+	if (pair && !o->counters && !(o->counters = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *o->counters)))
 		PyErr_NoMemory();
-	bool ok = !PyErr_Occurred() && (!pair || bind_one(pair, &o->beside[i]));
+	bool ok = !PyErr_Occurred() && (!pair || bind_one(pair, &o->counters[i]));
 	Py_XDECREF(other);
 	return ok;
 }
@@ -125,7 +126,7 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 			PyErr_Format(PyExc_KeyError, "no module tensor %s", plan_s(p, x->name));
 		if (!pair || !bind_one(pair, &o->bindings[i]))
 			return false;
-		if (x->kind == VALUE_BUFFER && !bind_beside(o, i, plan_s(p, x->name), state))
+		if (x->kind == VALUE_BUFFER && !bind_counter(o, i, plan_s(p, x->name), state))
 			return false;
 	}
 	return true;
@@ -174,15 +175,12 @@ static bool load_codes(ProgramObject *o, PyObject *codes, int threads)
 static PyObject *program_py_segments(ProgramObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
-	(void)unused;
 	for (uint32_t i = 0; out && i < o->ncoded; i++) {
 		const Coded *x = &o->coded[i];
-		PyObject *item = Py_BuildValue(
-			"(IIszKK)", x->first, x->end, x->backend, x->c ? atomic_load(&x->c->reason) : x->reason,
-			x->c ? (unsigned long long)x->c->runs : 0ULL, x->c ? (unsigned long long)x->c->tape_runs : 0ULL);
-		if (!item || PyList_Append(out, item) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		list_push(&out,
+		          Py_BuildValue("(IIszKK)", x->first, x->end, x->backend, x->c ? atomic_load(&x->c->reason) : x->reason,
+		                        x->c ? (unsigned long long)x->c->runs : 0ULL,
+		                        x->c ? (unsigned long long)x->c->tape_runs : 0ULL));
 	}
 	return out;
 }
@@ -202,33 +200,19 @@ static clv_status make_program(ProgramObject *o, program_spec *spec)
 	return st;
 }
 
-/* The names in a list of texts, NULL at the end; borrowed from it. */
-static bool read_names(PyObject *list, const char ***out)
-{
-	Py_ssize_t n = list ? PyList_GET_SIZE(list) : 0;
-	*out = PyMem_Calloc((size_t)n + 1, sizeof **out);
-	if (!*out)
-		return PyErr_NoMemory() != NULL;
-	for (Py_ssize_t i = 0; i < n; i++)
-		if (!((*out)[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i))))
-			return false;
-	return true;
-}
-
 /* Program(plan, first, end, debug, inference, state, modules[, codes[, level of optimization, passes to leave out[, guards
-   first[, threads[, untrusted]]]]]) */
+   first[, threads[, untrusted[, native]]]]]]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PlanObject *plan_o;
 	unsigned int first, end;
-	int debug, inference, guards_first = 0, threads = 0, untrusted = 0;
+	int debug, inference, guards_first = 0, threads = 0, untrusted = 0, native = 0;
 	unsigned char optimize = 0;
 	PyObject *state, *modules, *codes = NULL, *off = NULL;
 	const char **names = NULL;
-	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pip", &PlanType, &plan_o, &first, &end, &debug, &inference,
+	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pipp", &PlanType, &plan_o, &first, &end, &debug, &inference,
 	                      &PyDict_Type, &state, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off,
-	                      &guards_first, &threads, &untrusted))
+	                      &guards_first, &threads, &untrusted, &native))
 		return NULL;
 	if (modules != Py_None && !Py_IS_TYPE(modules, &ChecksType))
 		return PyErr_Format(PyExc_TypeError, "what must hold of the model is a Checks or None");
@@ -248,9 +232,10 @@ static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	                     .choose_later = true,
 	                     .guards_first = guards_first != 0,
 	                     .threads = threads,
-	                     .untrusted = untrusted != 0};
-	if ((codes && !load_codes(o, codes, threads)) || !read_names(off, &names)) {
-		PyMem_Free(names);
+	                     .untrusted = untrusted != 0,
+	                     .native = native != 0};
+	uint32_t nnames;
+	if ((codes && !load_codes(o, codes, threads)) || (off && !(names = string_array(off, &nnames)))) {
 		Py_DECREF(o);
 		return NULL;
 	}
@@ -302,10 +287,10 @@ static bool gather_externals(ProgramObject *o, br_tensor **out)
 }
 
 /* Likewise, of those that tell that an external was written. */
-static void gather_beside(ProgramObject *o, br_tensor **out)
+static void gather_counters(ProgramObject *o, br_tensor **out)
 {
 	for (uint32_t i = 0; i < o->g->v.externals.n; i++) {
-		PyObject *t = o->beside[i].holder ? live_item(o->beside[i].holder, o->beside[i].key) : NULL;
+		PyObject *t = o->counters[i].holder ? live_item(o->counters[i].holder, o->counters[i].key) : NULL;
 		out[i] = t ? br_ref(py_borrow(t)) : NULL;
 		Py_XDECREF(t);
 		PyErr_Clear();
@@ -336,10 +321,10 @@ static clv_status check_model(const PlanObject *o, PyObject *checks)
 	return check_ambient(o);
 }
 
+/* check_model(plan, checks): raises what does not hold any more of the model and of the modes around the call */
 PyObject *check_model_py(PyObject *self, PyObject *args)
 {
 	PyObject *plan_o, *checks;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "O!O!", &PlanType, &plan_o, &ChecksType, &checks))
 		return NULL;
 	return none_or_raise(check_model((PlanObject *)plan_o, checks));
@@ -418,7 +403,7 @@ static int64_t *symbol_array(const plan *p, PyObject *given)
 
 /* What a run needs, gathered: the same for running and for checking alone. */
 typedef struct Prepared {
-	br_tensor **inputs, **externals, **beside, **outputs, **guards;
+	br_tensor **inputs, **externals, **counters, **outputs, **guards;
 	run_number *numbers; /* of the output */
 	Py_ssize_t n, nguards;
 	int64_t *symbols;
@@ -429,15 +414,15 @@ static void prepared_free(ProgramObject *o, Prepared *x)
 {
 	for (uint32_t i = 0; x->externals && i < o->g->v.externals.n; i++)
 		br_unref(x->externals[i]);
-	for (uint32_t i = 0; x->beside && i < o->g->v.externals.n; i++)
-		br_unref(x->beside[i]);
+	for (uint32_t i = 0; x->counters && i < o->g->v.externals.n; i++)
+		br_unref(x->counters[i]);
 	if (x->inputs)
 		tensors_free(x->inputs, x->n);
 	if (x->guards)
 		tensors_free(x->guards, x->nguards);
 	PyMem_Free(x->symbols);
 	PyMem_Free(x->externals);
-	PyMem_Free(x->beside);
+	PyMem_Free(x->counters);
 	PyMem_Free(x->outputs);
 	PyMem_Free(x->numbers);
 }
@@ -470,10 +455,11 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	if (PyErr_Occurred())
 		return false;
 	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
-	x->beside = o->beside ? PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->beside) : NULL;
+	x->counters = o->counters ? PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->counters) : NULL;
 	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
 	x->numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *x->numbers);
-	if (!x->externals || (o->beside && !x->beside) || !x->outputs || !x->numbers || (symbols != Py_None && !x->symbols))
+	if (!x->externals || (o->counters && !x->counters) || !x->outputs || !x->numbers ||
+	    (symbols != Py_None && !x->symbols))
 		return PyErr_NoMemory() != NULL;
 	clv_status st = check_call(o, x->n);
 	if (st == CLV_OK && o->from_inputs)
@@ -482,12 +468,12 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 		return raise_status(st) != NULL;
 	if (!gather_externals(o, x->externals))
 		return false;
-	if (x->beside)
-		gather_beside(o, x->beside);
+	if (x->counters)
+		gather_counters(o, x->counters);
 	br_modes_get(&ambient);
 	x->r = (run_spec){.inputs = x->inputs,
 	                  .externals = x->externals,
-	                  .beside = x->beside,
+	                  .counters = x->counters,
 	                  .outputs = x->outputs,
 	                  .numbers = x->numbers,
 	                  .symbols = x->symbols,
@@ -524,8 +510,8 @@ br_tensor **program_externals(PyObject *program, Py_ssize_t *n)
 	return NULL;
 }
 
-/* run(tensors, symbols=None, guards=None) -> tuple of tensors, and of the numbers of the output that follow the sizes; symbols: list of
-   ints, else read off the tensors */
+/* run(tensors, symbols=None, guards=None) -> tuple of tensors, and of the numbers of the output that follow the sizes;
+   symbols: list of ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
 	Prepared x = {0};
@@ -572,26 +558,18 @@ static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
 }
 
 /* check_model(): raises what run would about the model and the modes around the call */
-static PyObject *program_py_check_same(ProgramObject *o, PyObject *tensors)
-{
-	return none_or_raise(checks_inputs(o->modules, tensors));
-}
-
 static PyObject *program_py_check_model(ProgramObject *o, PyObject *unused)
 {
-	(void)unused;
 	return none_or_raise(check_model(o->plan, o->modules));
 }
 
 static PyObject *program_py_inputs(ProgramObject *o, PyObject *unused)
 {
-	(void)unused;
 	return labels(o->plan->p, o->g->v.inputs.at, o->g->v.inputs.n);
 }
 
 static PyObject *program_py_outputs(ProgramObject *o, PyObject *unused)
 {
-	(void)unused;
 	return labels(o->plan->p, o->g->outputs.at, program_given(o->g));
 }
 
@@ -600,7 +578,6 @@ static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
 {
 	const view *v = &o->g->v;
 	const plan *p = v->p;
-	(void)unused;
 	bool *written;
 	clv_status st = view_written(v, &written);
 	if (st != CLV_OK)
@@ -612,31 +589,24 @@ static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
 		if (!o->bindings[i].holder)
 			continue;
 		const char *kind = x->kind == VALUE_PARAM ? "param" : x->kind == VALUE_BUFFER ? "buffer" : "attr";
-		PyObject *item =
-			Py_BuildValue("(ssNN)", plan_s(p, x->name), kind, PyBool_FromLong((x->flags & VALUE_TRAINABLE) != 0),
-		                  PyBool_FromLong(written[alias_root(p, id)]));
-		if (!item || PyList_Append(out, item) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		list_push(&out,
+		          Py_BuildValue("(ssNN)", plan_s(p, x->name), kind, PyBool_FromLong((x->flags & VALUE_TRAINABLE) != 0),
+		                        PyBool_FromLong(written[alias_root(p, id)])));
 	}
 	mem_free(written);
 	return out;
 }
 
-static PyObject *program_py_beside(ProgramObject *o, PyObject *unused)
+static PyObject *program_py_counters(ProgramObject *o, PyObject *unused)
 {
 	const view *v = &o->g->v;
 	PyObject *out = PyDict_New();
-	(void)unused;
-	for (uint32_t i = 0; out && o->beside && i < v->externals.n; i++) {
-		const Binding *b = &o->beside[i];
+	for (uint32_t i = 0; out && o->counters && i < v->externals.n; i++) {
+		const Binding *b = &o->counters[i];
 		if (!b->holder)
 			continue;
 		const char *name = plan_s(v->p, v->p->values.at[v->externals.at[i]].name);
-		PyObject *item = Py_BuildValue("(NOO)", counter_name(name), b->holder, b->key);
-		if (!item || PyDict_SetItemString(out, name, item) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		dict_put(&out, name, Py_BuildValue("(NOO)", counter_name(name), b->holder, b->key));
 	}
 	return out;
 }
@@ -646,13 +616,9 @@ static PyObject *program_py_rebinds(ProgramObject *o, PyObject *unused)
 {
 	const view *v = &o->g->v;
 	PyObject *out = PyList_New(0);
-	(void)unused;
 	for (uint32_t i = 0; out && i < v->rebinds.n; i++) {
 		value_id target = v->p->rebinds.at[v->rebinds.at[i]].target;
-		PyObject *name = PyUnicode_FromString(plan_s(v->p, v->p->values.at[target].name));
-		if (!name || PyList_Append(out, name) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(name);
+		list_push(&out, PyUnicode_FromString(plan_s(v->p, v->p->values.at[target].name)));
 	}
 	return out;
 }
@@ -713,10 +679,8 @@ static PyObject *program_py_symbols(ProgramObject *o, PyObject *seq)
 		clv_status st = (uint32_t)n == o->g->v.inputs.n
 		                    ? program_symbols(o->g, &r, syms)
 		                    : fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
-		out = st == CLV_OK ? PyList_New(given_symbols(p)) : raise_status(st);
+		out = st == CLV_OK ? int_list(syms, given_symbols(p)) : raise_status(st);
 	}
-	for (Py_ssize_t i = 0; out && i < given_symbols(p); i++)
-		PyList_SET_ITEM(out, i, PyLong_FromLongLong(syms[i]));
 	if (inputs)
 		tensors_free(inputs, n);
 	PyMem_Free(syms);
@@ -842,7 +806,6 @@ static PyObject *program_py_effects(ProgramObject *o, PyObject *unused)
 {
 	const optimized_plan *made = o->g->optimizer ? optimizer_plan(o->g->optimizer) : NULL;
 	const view *v = &o->g->v;
-	(void)unused;
 	if (made)
 		return effects_of(made->p, made->part[PART_MAIN], made->part[PARTS], v->rebinds.n > 0);
 	node_id first = v->nodes.n ? v->nodes.at[0] : 0;
@@ -851,22 +814,20 @@ static PyObject *program_py_effects(ProgramObject *o, PyObject *unused)
 
 static PyObject *program_py_ask(ProgramObject *o, PyObject *unused)
 {
-	(void)unused;
-	return PyBool_FromLong(o->g->optimizer && optimizer_ask(o->g->optimizer));
+	return PyBool_FromLong(program_ask(o->g));
 }
 
 /* optimizations() -> (what passes did, the plan that runs as text or None); None: they were not asked for */
 static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
 {
 	strbuf report = STRBUF_INIT, text = STRBUF_INIT;
-	(void)unused;
-	if (!o->g->optimizer)
+	if (!o->g->optimizer && !o->g->native)
 		Py_RETURN_NONE;
 	clv_status st;
 	Py_BEGIN_ALLOW_THREADS; /* waits for a run that chooses, which may call Python */
 	st = program_report(o->g, &report);
 	Py_END_ALLOW_THREADS;
-	const optimized_plan *made = optimizer_plan(o->g->optimizer);
+	const optimized_plan *made = o->g->optimizer ? optimizer_plan(o->g->optimizer) : NULL;
 	if (made)
 		plan_print(made->p, &text);
 	PyObject *out = st != CLV_OK || text.failed ? raise_status(st != CLV_OK ? st : fail_nomem())
@@ -882,7 +843,6 @@ static PyObject *program_py_memory(ProgramObject *o, PyObject *unused)
 {
 	pool *memory = program_memory(o->g);
 	pool_counts c = {0};
-	(void)unused;
 	if (memory)
 		pool_count(memory, &c);
 	if (!c.served)
@@ -900,14 +860,13 @@ static PyMethodDef program_methods[] = {
      "Raises "
      "what run would before its first operator"},
 	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
-	{"check_same", (PyCFunction)program_py_check_same, METH_O,
-     "check_same(tensors): as check, about which inputs are the same tensor, where the forward may ask"},
 	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
 	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
 	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
 	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
-	{"beside", (PyCFunction)program_py_beside, METH_NOARGS,
-     "beside() -> {name: (counter, dict, key)} of buffers that are written without a new version, and what counts it"},
+	{"counters", (PyCFunction)program_py_counters, METH_NOARGS,
+     "counters() -> {name: (counter, dict, key)} of buffers that are written without a new version, and what counts "
+     "it"},
 	{"rebinds", (PyCFunction)program_py_rebinds, METH_NOARGS,
      "rebinds() -> names of what the last tensors of run become"},
 	{"schema", (PyCFunction)program_py_schema, METH_VARARGS,

@@ -27,31 +27,6 @@ artifact *artifact_of(PyObject *o)
 	return ((ArtifactObject *)o)->a;
 }
 
-static const char **text_array(PyObject *list, uint32_t *n)
-{
-	*n = (uint32_t)PyList_GET_SIZE(list);
-	const char **out = PyMem_Calloc(*n + 1, sizeof *out);
-	for (uint32_t i = 0; out && i < *n; i++)
-		if (!(out[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)))) {
-			PyMem_Free(out);
-			return NULL;
-		}
-	return out;
-}
-
-/* Paths and PEM texts, as bytes. */
-static const char **bytes_array(PyObject *list, uint32_t *n)
-{
-	*n = (uint32_t)PyList_GET_SIZE(list);
-	const char **out = PyMem_Calloc(*n + 1, sizeof *out);
-	for (uint32_t i = 0; out && i < *n; i++)
-		if (PyBytes_AsStringAndSize(PyList_GET_ITEM(list, i), (char **)&out[i], NULL) < 0) {
-			PyMem_Free(out);
-			return NULL;
-		}
-	return out;
-}
-
 /* What the file itself is wrong about has a class of its own. */
 static PyObject *raise_artifact(clv_status st)
 {
@@ -69,8 +44,8 @@ typedef struct opening {
 static bool opening_read(PyObject *allow, PyObject *keys, opening *out)
 {
 	*out = (opening){.options = CLV_OPEN_OPTIONS_INIT};
-	out->names = text_array(allow, &out->options.nallow_operators);
-	out->keys = out->names && keys ? bytes_array(keys, &out->options.ntrusted_keys) : NULL;
+	out->names = string_array(allow, &out->options.nallow_operators);
+	out->keys = out->names && keys ? string_array(keys, &out->options.ntrusted_keys) : NULL;
 	out->options.allow_operators = out->names;
 	out->options.trusted_keys = out->options.ntrusted_keys ? out->keys : NULL;
 	return !PyErr_Occurred();
@@ -91,7 +66,6 @@ static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *k
 	opening how;
 	artifact *a = NULL;
 	clv_status st = CLV_OK;
-	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "yO!p|pO!", &path, &PyList_Type, &allow, &check_data, &copy, &PyList_Type, &keys))
 		return NULL;
 	bool read = opening_read(allow, keys, &how);
@@ -119,18 +93,13 @@ static PyObject *fingerprint_of(const char *key)
 {
 	char *fingerprint = NULL;
 	clv_status st = clv_key_fingerprint(key, &fingerprint);
-	if (st != CLV_OK)
-		return raise_status(st);
-	PyObject *text = PyUnicode_FromString(fingerprint);
-	clv_free(fingerprint);
-	return text;
+	return take_string(st, fingerprint);
 }
 
 /* new_key(path) -> fingerprint */
 PyObject *new_key_py(PyObject *self, PyObject *path)
 {
 	char *name;
-	(void)self;
 	if (PyBytes_AsStringAndSize(path, &name, NULL) < 0)
 		return NULL;
 	clv_status st = clv_key_new(name);
@@ -144,7 +113,6 @@ PyObject *sign_py(PyObject *self, PyObject *args)
 	PyObject *allow;
 	opening how;
 	clv_status st = CLV_OK;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "yyO!y", &path, &key, &PyList_Type, &allow, &output))
 		return NULL;
 	bool read = opening_read(allow, NULL, &how);
@@ -159,10 +127,77 @@ PyObject *sign_py(PyObject *self, PyObject *args)
 	return fingerprint_of(key);
 }
 
+/* Texts of a list, borrowed; the array is the caller's. NULL: no memory, or one is no text. */
+static const char **texts_of(PyObject *list)
+{
+	Py_ssize_t n = PyList_GET_SIZE(list);
+	const char **at = PyMem_Calloc((size_t)n + 1, sizeof *at);
+	if (!at)
+		return (const char **)PyErr_NoMemory();
+	for (Py_ssize_t i = 0; i < n; i++) {
+		at[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i));
+		if (!at[i]) {
+			PyMem_Free(at);
+			return NULL;
+		}
+	}
+	return at;
+}
+
+/* pack_weights(artifact, isas, output, sandbox) */
+PyObject *pack_weights_py(PyObject *self, PyObject *args)
+{
+	ArtifactObject *o;
+	PyObject *list;
+	const char *output;
+	clv_packing_options options = CLV_PACKING_OPTIONS_INIT;
+	clv_status st;
+	if (!PyArg_ParseTuple(args, "O!O!yb", &ArtifactType, &o, &PyList_Type, &list, &output, &options.sandbox))
+		return NULL;
+	const char **isas = texts_of(list);
+	if (!isas)
+		return NULL;
+	options.isas = isas;
+	options.nisas = (uint32_t)PyList_GET_SIZE(list);
+	Py_BEGIN_ALLOW_THREADS
+	st = clv_artifact_pack(o->a, &options, output);
+	Py_END_ALLOW_THREADS
+	PyMem_Free(isas);
+	return st == CLV_OK ? Py_NewRef(Py_None) : raise_artifact(st);
+}
+
+/* compare_engines(artifact, part, sandbox) -> the largest difference between the native engine and the tape */
+PyObject *compare_engines_py(PyObject *self, PyObject *args)
+{
+	ArtifactObject *o;
+	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
+	double worst = 0;
+	clv_status st;
+	if (!PyArg_ParseTuple(args, "O!zb", &ArtifactType, &o, &options.part, &options.sandbox))
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS
+	st = clv_artifact_compare(o->a, &options, &worst);
+	Py_END_ALLOW_THREADS
+	return st == CLV_OK ? PyFloat_FromDouble(worst) : raise_status(st);
+}
+
+/* packed(i) -> pieces of an artifact for its i-th instruction set: (name, pieces, bytes); None: there are no more */
+static PyObject *artifact_py_packed(ArtifactObject *o, PyObject *number)
+{
+	const char *isa;
+	uint32_t pieces;
+	int64_t bytes;
+	unsigned long i = PyLong_AsUnsignedLong(number);
+	if (PyErr_Occurred())
+		return NULL;
+	if (!clv_artifact_packed(o->a, (uint32_t)i, &isa, &pieces, &bytes))
+		Py_RETURN_NONE;
+	return Py_BuildValue("(sIL)", isa, pieces, (long long)bytes);
+}
+
 /* signer() -> fingerprint of the trusted key that signed the file, or None */
 static PyObject *artifact_py_signer(ArtifactObject *o, PyObject *unused)
 {
-	(void)unused;
 	if (!artifact_signature_verified(o->a))
 		Py_RETURN_NONE;
 	return PyUnicode_FromString(o->a->signer);
@@ -171,7 +206,6 @@ static PyObject *artifact_py_signer(ArtifactObject *o, PyObject *unused)
 static PyObject *artifact_py_check_data(ArtifactObject *o, PyObject *unused)
 {
 	clv_status st;
-	(void)unused;
 	Py_BEGIN_ALLOW_THREADS
 	st = artifact_check_data(o->a);
 	Py_END_ALLOW_THREADS
@@ -181,13 +215,8 @@ static PyObject *artifact_py_check_data(ArtifactObject *o, PyObject *unused)
 static PyObject *artifact_py_about(ArtifactObject *o, PyObject *unused)
 {
 	PyObject *out = PyDict_New();
-	(void)unused;
-	for (uint32_t i = 0; out && i < o->a->notes.n; i++) {
-		PyObject *text = PyUnicode_FromString(o->a->notes.at[i].text);
-		if (!text || PyDict_SetItemString(out, o->a->notes.at[i].key, text) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(text);
-	}
+	for (uint32_t i = 0; out && i < o->a->notes.n; i++)
+		dict_put(&out, o->a->notes.at[i].key, PyUnicode_FromString(o->a->notes.at[i].text));
 	return out;
 }
 
@@ -195,26 +224,16 @@ static PyObject *points_to(const artifact_plan *e)
 {
 	uint32_t n = artifact_point_size(e->p);
 	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && n && i + n <= e->points.n; i += n) {
-		PyObject *point = PyTuple_New(n);
-		for (uint32_t k = 0; point && k < n; k++)
-			PyTuple_SET_ITEM(point, k, PyLong_FromLongLong(e->points.at[i + k]));
-		if (!point || PyList_Append(out, point) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(point);
-	}
+	for (uint32_t i = 0; out && n && i + n <= e->points.n; i += n)
+		list_push(&out, int_tuple(&e->points.at[i], n));
 	return out;
 }
 
 static PyObject *fixed_to(const artifact_plan *e)
 {
 	PyObject *out = PyDict_New();
-	for (uint32_t i = 0; out && i < e->fixed.n; i++) {
-		PyObject *n = PyLong_FromLongLong(e->fixed.at[i].value);
-		if (!n || PyDict_SetItemString(out, e->fixed.at[i].name, n) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(n);
-	}
+	for (uint32_t i = 0; out && i < e->fixed.n; i++)
+		dict_put(&out, e->fixed.at[i].name, PyLong_FromLongLong(e->fixed.at[i].value));
 	return out;
 }
 
@@ -239,19 +258,12 @@ static PyObject *artifact_py_plan(ArtifactObject *o, PyObject *number)
 static PyObject *artifact_py_tensors(ArtifactObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
-	(void)unused;
 	for (uint32_t i = 0; out && i < clv_artifact_tensor_count(o->a); i++) {
 		clv_tensor_info t = {.size = sizeof t};
 		clv_status st = clv_artifact_tensor(o->a, i, &t);
-		PyObject *shape = st == CLV_OK ? PyTuple_New(t.ndim) : raise_status(st);
-		for (uint32_t k = 0; shape && k < t.ndim; k++)
-			PyTuple_SET_ITEM(shape, k, PyLong_FromLongLong(t.shape[k]));
-		PyObject *item = shape ? Py_BuildValue("(ssNLOs)", t.name, t.dtype, shape, (long long)t.bytes,
-		                                       t.trainable ? Py_True : Py_False, t.digest)
-		                       : NULL;
-		if (!item || PyList_Append(out, item) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		list_push(&out, st == CLV_OK ? Py_BuildValue("(ssNLOs)", t.name, t.dtype, int_tuple(t.shape, t.ndim),
+		                                             (long long)t.bytes, t.trainable ? Py_True : Py_False, t.digest)
+		                             : raise_status(st));
 	}
 	return out;
 }
@@ -260,7 +272,6 @@ static PyObject *artifact_py_tensors(ArtifactObject *o, PyObject *unused)
 static PyObject *artifact_py_head(ArtifactObject *o, PyObject *unused)
 {
 	const artifact *a = o->a;
-	(void)unused;
 	return Py_BuildValue("(ssssLOI)", a->part, a->split_id, a->boundary, a->batch, (long long)a->weight_version,
 	                     a->weights ? Py_True : Py_False, a->plans.n);
 }
@@ -279,11 +290,20 @@ static PyObject *artifact_py_split(ArtifactObject *o, PyObject *args)
 	return none_or_raise(st);
 }
 
+static PyObject *artifact_py_unvouched(ArtifactObject *o, PyObject *none)
+{
+	(void)none;
+	const char *why = artifact_unvouched(o->a);
+	return why ? PyUnicode_FromString(why) : Py_NewRef(Py_None);
+}
+
 static PyMethodDef artifact_methods[] = {
 	{"head", (PyCFunction)artifact_py_head, METH_NOARGS, "part, split, batch symbol, number of plans"},
 	{"about", (PyCFunction)artifact_py_about, METH_NOARGS, "where it comes from"},
 	{"plan", (PyCFunction)artifact_py_plan, METH_O, "plan(i): a plan and what goes with it"},
 	{"tensors", (PyCFunction)artifact_py_tensors, METH_NOARGS, "names, types and digests of the tensors"},
+	{"packed", (PyCFunction)artifact_py_packed, METH_O, "(instruction set, pieces, bytes) of packed weights, or None"},
+	{"unvouched", (PyCFunction)artifact_py_unvouched, METH_NOARGS, "why nobody vouches for it, or None"},
 	{"signer", (PyCFunction)artifact_py_signer, METH_NOARGS, "the trusted key that signed it, or None"},
 	{"check_data", (PyCFunction)artifact_py_check_data, METH_NOARGS, "compares the data with its digests"},
 	{"split", (PyCFunction)artifact_py_split, METH_VARARGS, "split(boundary, prefix path, suffix path)"},
@@ -305,30 +325,37 @@ static void runtime_py_dealloc(RuntimeObject *o)
 }
 
 /* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0,
-   any_weights=False, timeout=0, max_memory=0, allow_signed=False, sandbox=False, engine=None) */
+   any_weights=False, timeout=0, max_memory=0, allow_signed=False, sandbox=0 (auto, on, off), engine=None) */
+bool runtime_arguments(PyObject *args, clv_artifact **a, clv_runtime_options *o)
+{
+	ArtifactObject *from;
+	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0, allow_signed = 0;
+	long long max_memory = 0;
+	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLpbz", &ArtifactType, &from, &o->device, &o->part, &unproven, &debug,
+	                      &allow_compiled, &tape_only, &o->optimize, &o->threads, &any_weights, &o->timeout,
+	                      &max_memory, &allow_signed, &o->sandbox, &o->engine))
+		return false;
+	*a = from->a;
+	o->max_memory = max_memory;
+	o->any_weights = any_weights != 0;
+	o->unproven = unproven != 0;
+	o->debug = debug != 0;
+	o->allow_compiled = allow_compiled != 0;
+	o->allow_signed = allow_signed != 0;
+	o->tape_only = tape_only != 0;
+	return true;
+}
+
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-	ArtifactObject *a;
+	clv_artifact *a;
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
-	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0, allow_signed = 0, sandboxed = 0;
 	runtime *r = NULL;
 	clv_status st;
-	(void)kwargs;
-	long long max_memory = 0;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLppz", &ArtifactType, &a, &options.device, &options.part, &unproven,
-	                      &debug, &allow_compiled, &tape_only, &options.optimize, &options.threads, &any_weights,
-	                      &options.timeout, &max_memory, &allow_signed, &sandboxed, &options.engine))
+	if (!runtime_arguments(args, &a, &options))
 		return NULL;
-	options.max_memory = max_memory;
-	options.any_weights = any_weights != 0;
-	options.sandbox = sandboxed != 0;
-	options.unproven = unproven != 0;
-	options.debug = debug != 0;
-	options.allow_compiled = allow_compiled != 0;
-	options.allow_signed = allow_signed != 0;
-	options.tape_only = tape_only != 0;
 	Py_BEGIN_ALLOW_THREADS
-	st = clv_runtime_create(a->a, &options, &r);
+	st = clv_runtime_create(a, &options, &r);
 	Py_END_ALLOW_THREADS
 	if (st != CLV_OK)
 		return raise_status(st);
@@ -340,31 +367,40 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	return (PyObject *)o;
 }
 
-static PyObject *ports_to(const clv_port *at, uint32_t n)
+static PyObject *runtime_py_packing(RuntimeObject *o, PyObject *none)
+{
+	clv_packing_state x = {.size = sizeof x};
+	(void)none;
+	clv_status st = clv_runtime_packing(o->r, &x);
+	return st == CLV_OK ? Py_BuildValue("(III)", x.found, x.repacked, x.damaged) : raise_status(st);
+}
+
+static PyObject *runtime_py_sandboxed(RuntimeObject *o, PyObject *none)
+{
+	(void)none;
+	return PyBool_FromLong(clv_runtime_sandboxed(o->r));
+}
+
+PyObject *ports_to(const clv_port *at, uint32_t n)
 {
 	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < n; i++) {
 		PyObject *dims = PyTuple_New(at[i].ndim);
 		for (uint32_t k = 0; dims && k < at[i].ndim; k++)
 			PyTuple_SET_ITEM(dims, k, PyUnicode_FromString(at[i].dims[k]));
-		PyObject *item = Py_BuildValue("(ssNs)", at[i].name, at[i].dtype, dims, at[i].device);
-		if (!item || PyList_Append(out, item) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		list_push(&out, Py_BuildValue("(ssNs)", at[i].name, at[i].dtype, dims, at[i].device));
 	}
 	return out;
 }
 
 static PyObject *runtime_py_inputs(RuntimeObject *o, PyObject *unused)
 {
-	(void)unused;
 	return ports_to(o->r->inputs.at, o->r->inputs.n);
 }
 
 static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
 {
-	(void)unused;
-	return ports_to(o->r->outputs.at, o->r->outputs.n);
+	return ports_to(o->r->plans.at[0].outputs.at, o->r->plans.at[0].outputs.n);
 }
 
 /* A run by one plan, or by whichever serves. */
@@ -429,12 +465,9 @@ static PyObject *sizes_to(const plan_part *of, clv_tensor *const *inputs)
 		Py_CLEAR(out);
 		raise_status(st);
 	}
-	for (uint32_t i = 0; out && i < p->symbols.n; i++) {
-		PyObject *n = p->symbols.at[i].data ? NULL : PyLong_FromLongLong(symbols[i]);
-		if (n && PyDict_SetItemString(out, plan_s(p, p->symbols.at[i].name), n) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(n);
-	}
+	for (uint32_t i = 0; out && i < p->symbols.n; i++)
+		if (!p->symbols.at[i].data)
+			dict_put(&out, plan_s(p, p->symbols.at[i].name), PyLong_FromLongLong(symbols[i]));
 	PyMem_Free(symbols);
 	return out;
 }
@@ -460,7 +493,7 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *args)
 		st = runtime_serve(o->r, inputs, (uint32_t)n, run_plan, &c);
 	else if ((uint32_t)n != o->r->plans.at[i].of.v.inputs.n)
 		st = fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %zd", o->r->plans.at[i].of.v.inputs.n, n);
-	else
+	else if ((st = runtime_check_asked(o->r, i, inputs)) == CLV_OK)
 		st = run_plan(&c, i);
 	PyObject *outputs = call_result(&c, st);
 	PyObject *out = outputs ? Py_BuildValue("(INNL)", c.plan, sizes_to(&o->r->plans.at[c.plan].of, inputs), outputs,
@@ -477,8 +510,7 @@ static clv_status run_sizes(void *ctx, uint32_t i)
 	const runtime_plan *e = &c->r->plans.at[i];
 	clv_tensor *const *given = c->call.inputs;
 	clv_tensor **inputs = PyMem_Calloc(e->of.v.inputs.n + 1, sizeof *inputs);
-	if (!inputs)
-		return fail_nomem();
+	TRY_MEM(inputs);
 	for (uint32_t k = 0; k < e->of.v.inputs.n; k++)
 		inputs[k] = given[runtime_crossing(c->made, e, k)];
 	c->call.inputs = inputs;
@@ -549,10 +581,7 @@ static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
 	PyObject *symbols = PyList_New(0);
 	for (uint32_t k = 0; symbols && k < g->p->symbols.n; k++) {
 		const symbol *s = &g->p->symbols.at[k];
-		PyObject *name = s->data ? Py_NewRef(Py_None) : PyUnicode_FromString(plan_s(g->p, s->name));
-		if (!name || PyList_Append(symbols, name) < 0)
-			Py_CLEAR(symbols);
-		Py_XDECREF(name);
+		list_push(&symbols, s->data ? Py_NewRef(Py_None) : PyUnicode_FromString(plan_s(g->p, s->name)));
 	}
 	return Py_BuildValue("(NNNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n), labels(g->p, g->outputs.at, given),
 	                     symbols, values_schema(g->p, g->outputs.at, given));
@@ -564,7 +593,6 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 	PyObject *out = PyDict_New();
 	const payload *p = o->r->a->tensors;
 	clv_tensor **now = PyMem_Calloc(p->tensors.n + 1, sizeof *now);
-	(void)unused;
 	if (!now)
 		PyErr_NoMemory();
 	if (!now)
@@ -580,10 +608,7 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 			clv_tensor_free(now[i]);
 			continue;
 		}
-		PyObject *t = core_wrap(now[i]);
-		if (!t || PyDict_SetItemString(out, p->tensors.at[i].label, t) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(t);
+		dict_put(&out, p->tensors.at[i].label, core_wrap(now[i]));
 	}
 	PyMem_Free(now);
 	return out;
@@ -591,7 +616,6 @@ static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 
 static PyObject *runtime_py_cancel(RuntimeObject *o, PyObject *unused)
 {
-	(void)unused;
 	clv_runtime_cancel(o->r);
 	Py_RETURN_NONE;
 }
@@ -600,7 +624,6 @@ static PyObject *runtime_py_cancel(RuntimeObject *o, PyObject *unused)
 static PyObject *runtime_py_own_state(RuntimeObject *o, PyObject *unused)
 {
 	clv_status st;
-	(void)unused;
 	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
 	st = runtime_needs_here(o->r, "state_dict");
 	if (st == CLV_OK) {
@@ -649,13 +672,9 @@ static PyObject *runtime_py_changing(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
 	const payload *p = o->r->a->tensors;
-	(void)unused;
-	for (uint32_t i = 0; out && i < p->tensors.n; i++) {
-		PyObject *name = o->r->changes[i] ? PyUnicode_FromString(p->tensors.at[i].label) : NULL;
-		if (o->r->changes[i] && (!name || PyList_Append(out, name) < 0))
-			Py_CLEAR(out);
-		Py_XDECREF(name);
-	}
+	for (uint32_t i = 0; out && i < p->tensors.n; i++)
+		if (o->r->changes[i])
+			list_push(&out, PyUnicode_FromString(p->tensors.at[i].label));
 	return out;
 }
 
@@ -673,10 +692,7 @@ static PyObject *runtime_py_constants(RuntimeObject *o, PyObject *number)
 		char *place = NULL;
 		source_place(e->p, e->consts.at[k].value, &b);
 		clv_status st = strbuf_take(&b, &place);
-		PyObject *t = st == CLV_OK ? core_wrap(tensor_ref(data)) : raise_status(st);
-		if (!t || PyDict_SetItemString(out, place, t) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(t);
+		dict_put(&out, place, st == CLV_OK ? core_wrap(tensor_ref(data)) : raise_status(st));
 		mem_free(place);
 	}
 	return out;
@@ -730,7 +746,6 @@ static PyObject *runtime_py_knows(RuntimeObject *o, PyObject *name)
 
 static PyObject *runtime_py_weight_version(RuntimeObject *o, PyObject *unused)
 {
-	(void)unused;
 	return PyLong_FromLongLong(o->r->weight_version);
 }
 
@@ -743,34 +758,25 @@ static PyObject *runtime_py_check_weights(RuntimeObject *o, PyObject *version)
 /* segments() -> list of (plan, first, end, back end, barred, compiled, reason or None, runs, runs on the tape) */
 static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
 {
-	char *text;
-	(void)unused;
+	char *text = NULL;
 	clv_status st;
 	Py_BEGIN_ALLOW_THREADS; /* waits for a run that chooses, which may call Python */
 	st = clv_runtime_optimizations(o->r, &text);
 	Py_END_ALLOW_THREADS;
-	if (st != CLV_OK)
-		return raise_status(st);
-	PyObject *out = PyUnicode_FromString(text);
-	clv_free(text);
-	return out;
+	return take_string(st, text);
 }
 
 static PyObject *runtime_py_segments(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
-	(void)unused;
 	for (uint32_t i = 0; out && i < clv_runtime_segment_count(o->r); i++) {
 		clv_segment_state s = {.size = sizeof s};
 		clv_status st = clv_runtime_segment(o->r, i, &s);
-		PyObject *item = st == CLV_OK
-		                     ? Py_BuildValue("(IIIsOOzKK)", s.plan, s.first, s.end, s.backend,
-		                                     s.barred ? Py_True : Py_False, s.compiled ? Py_True : Py_False, s.reason,
-		                                     (unsigned long long)s.runs, (unsigned long long)s.tape_runs)
-		                     : raise_status(st);
-		if (!item || PyList_Append(out, item) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(item);
+		list_push(&out, st == CLV_OK
+		                    ? Py_BuildValue("(IIIsOOzKK)", s.plan, s.first, s.end, s.backend,
+		                                    s.barred ? Py_True : Py_False, s.compiled ? Py_True : Py_False, s.reason,
+		                                    (unsigned long long)s.runs, (unsigned long long)s.tape_runs)
+		                    : raise_status(st));
 	}
 	return out;
 }
@@ -778,7 +784,6 @@ static PyObject *runtime_py_segments(RuntimeObject *o, PyObject *unused)
 /* weights_changed(): tensors of state() were written; compiled segments have the old ones */
 static PyObject *runtime_py_weights_changed(RuntimeObject *o, PyObject *unused)
 {
-	(void)unused;
 	for (uint32_t i = 0; i < o->r->plans.n; i++)
 		runtime_changed(o->r, i, NONE, OTHER_WEIGHTS);
 	Py_RETURN_NONE;
@@ -787,13 +792,8 @@ static PyObject *runtime_py_weights_changed(RuntimeObject *o, PyObject *unused)
 static PyObject *runtime_py_unbound(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
-	(void)unused;
-	for (uint32_t i = 0; out && i < o->r->unbound.n; i++) {
-		PyObject *name = PyUnicode_FromString(o->r->unbound.at[i]);
-		if (!name || PyList_Append(out, name) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(name);
-	}
+	for (uint32_t i = 0; out && i < o->r->unbound.n; i++)
+		list_push(&out, PyUnicode_FromString(o->r->unbound.at[i]));
 	return out;
 }
 
@@ -804,7 +804,6 @@ PyObject *weight_digest_py(PyObject *self, PyObject *args)
 	const char *name;
 	int64_t number;
 	clv_tensor *t = NULL;
-	(void)self;
 	if (!PyArg_ParseTuple(args, "sO", &name, &given) || !need_tensor(given))
 		return NULL;
 	clv_status st = core_of(given, &t);
@@ -835,6 +834,8 @@ static PyMethodDef runtime_methods[] = {
 	{"note", (PyCFunction)runtime_py_note, METH_VARARGS, "note(name, tensor): the model has these elements now"},
 	{"weight_version", (PyCFunction)runtime_py_weight_version, METH_NOARGS, "which weights it has"},
 	{"check_weights", (PyCFunction)runtime_py_check_weights, METH_O, "check_weights(version of a boundary)"},
+	{"packing", (PyCFunction)runtime_py_packing, METH_NOARGS, "(found, repacked, damaged) pieces of packed weights"},
+	{"sandboxed", (PyCFunction)runtime_py_sandboxed, METH_NOARGS, "whether runs are made in a sandbox"},
 	{"optimizations", (PyCFunction)runtime_py_optimizations, METH_NOARGS, "what was done to run it faster, in lines"},
 	{"segments", (PyCFunction)runtime_py_segments, METH_NOARGS, "compiled segments, and what became of them"},
 	{"weights_changed", (PyCFunction)runtime_py_weights_changed, METH_NOARGS,

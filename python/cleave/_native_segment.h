@@ -1,6 +1,5 @@
 /* Compiled segments between Python and C. */
-#ifndef CLEAVE_NATIVE_SEGMENT_H
-#define CLEAVE_NATIVE_SEGMENT_H
+#pragma once
 
 #include "_native.h"
 
@@ -10,5 +9,3 @@
    everything is borrowed from it. False with an exception; segment_clear in any case. */
 bool segment_read(PyObject *item, artifact_segment *out);
 void segment_clear(artifact_segment *s);
-
-#endif

@@ -343,7 +343,7 @@ PyTypeObject StreamType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._nat
                            .tp_methods = stream_methods};
 
 /* compare(a, b) -> (verdict, reason, operator where they part) */
-PyObject *stream_compare_py(PyObject *self, PyObject *args)
+PyObject *compare_py(PyObject *self, PyObject *args)
 {
 	StreamObject *a, *b;
 	comparison c;
@@ -360,7 +360,7 @@ PyObject *stream_compare_py(PyObject *self, PyObject *args)
 
 /* data_points(streams, points, nsymbols) -> rows of points with a symbol more for each number that is read from data, and
    how many symbols there are then */
-PyObject *stream_data_points_py(PyObject *self, PyObject *args)
+PyObject *data_points_py(PyObject *self, PyObject *args)
 {
 	PyObject *list, *given, *out = NULL;
 	unsigned int nsymbols;
@@ -381,9 +381,7 @@ PyObject *stream_data_points_py(PyObject *self, PyObject *args)
 	clv_status st = good ? stream_data_points(streams, (uint32_t)n, points, nsymbols, &rows, &nall)
 	                     : fail(CLV_E_INVALID, "streams and points do not fit together");
 	if (st == CLV_OK)
-		out = PyList_New(n * (Py_ssize_t)nall);
-	for (Py_ssize_t i = 0; out && i < n * (Py_ssize_t)nall; i++)
-		PyList_SET_ITEM(out, i, PyLong_FromLongLong(rows[i]));
+		out = int_list(rows, n * (Py_ssize_t)nall);
 	mem_free(rows);
 	PyMem_Free(streams);
 	PyMem_Free(points);
@@ -393,7 +391,7 @@ PyObject *stream_data_points_py(PyObject *self, PyObject *args)
 }
 
 /* align(a, b) -> None, or why streams at two sizes do not align */
-PyObject *stream_align_py(PyObject *self, PyObject *args)
+PyObject *align_py(PyObject *self, PyObject *args)
 {
 	StreamObject *a, *b;
 	bool lengths;

@@ -16,11 +16,13 @@ static PyObject *text_amount(PyObject *number, void (*print)(strbuf *, int64_t))
 	return take_text(CLV_OK, &b);
 }
 
+/* text_bytes(n) -> '46.8 MB' */
 PyObject *text_bytes_py(PyObject *self, PyObject *number)
 {
 	return text_amount(number, strbuf_bytes);
 }
 
+/* text_count(n) -> '11.7M' */
 PyObject *text_count_py(PyObject *self, PyObject *number)
 {
 	return text_amount(number, strbuf_count);
@@ -60,6 +62,7 @@ static PyObject *columns_of(PyObject *rows, PyObject *right)
 	return ok ? take_text(CLV_OK, &b) : NULL;
 }
 
+/* text_columns(rows, right) -> aligned lines */
 PyObject *text_columns_py(PyObject *self, PyObject *args)
 {
 	PyObject *rows, *right;

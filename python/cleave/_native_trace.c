@@ -208,6 +208,7 @@ static bool read_options(PyObject *given, clv_trace_options *o, option_lists *l)
 	o->dynamic = dynamic != 0;
 	o->dryrun = dryrun != 0;
 	o->keep_slower = keep_slower != 0;
+	o->sandbox = CLV_SANDBOX_OFF; /* this process wrote the file itself */
 	l->args = string_array(args, &o->nargs);
 	l->env = string_array(env, &n); /* it ends with NULL */
 	l->ops = string_array(ops, &o->nops);
@@ -361,12 +362,8 @@ PyObject *difference_py(PyObject *self, PyObject *args)
 static PyObject *segment_facts(const artifact_segment *s)
 {
 	PyObject *out = PyDict_New();
-	for (uint32_t i = 0; out && i < s->facts.n; i++) {
-		PyObject *text = PyUnicode_FromString(s->facts.at[i].text);
-		if (!text || PyDict_SetItemString(out, s->facts.at[i].key, text) < 0)
-			Py_CLEAR(out);
-		Py_XDECREF(text);
-	}
+	for (uint32_t i = 0; out && i < s->facts.n; i++)
+		dict_put(&out, s->facts.at[i].key, PyUnicode_FromString(s->facts.at[i].text));
 	return out;
 }
 

@@ -83,7 +83,7 @@ def _known(what: str, given: Iterable[Any], known: Iterable[str]) -> None:
 
 def _choice(value: Any) -> str:
     if value not in MINIMIZE:
-        raise SplitError(f"objective: {value!r} cannot be minimised; what can: {', '.join(MINIMIZE)}")
+        raise SplitError(f"objective: {value!r} cannot be minimised; choose one of {', '.join(MINIMIZE)}")
     return str(value)
 
 
@@ -124,7 +124,7 @@ def _speed(name: str, value: Any) -> dict[str, Any]:
 
 def _compression(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, str):
-        raise SplitError(f'{name} is "fp16", "bf16" or "int8", not {value!r}')
+        raise SplitError(f'{name} is "fp16", "bf16", "int8" or "q1" to "q8", not {value!r}')
     return {name: value}
 
 

@@ -91,6 +91,8 @@ class Peers:
         self._seen: dict[int, bytes] = {}
         self._left: dict[int, float] = {}  # ranks that have left, and when
         self.lost: str | None = None  # why no step can run any more
+        self.again = False  # unless all connect anew: a guard ended the step, and nothing is wrong with any rank
+        self.meeting = False  # all connect anew: notes are of what has ended
         self._noted = False  # the others can read why
         self.busy = False  # a step is under way
         self.unseen = False  # torch waits for messages itself, so idle time of this process cannot be seen
@@ -228,20 +230,23 @@ class Peers:
 
     # ---- loss of a peer -----------------------------------------------------------------------------------------
 
-    def fail(self, why: str) -> None:
-        """Leaves a note for the others."""
-        self.lost = self.lost or why
+    def fail(self, why: str, again: bool = False) -> None:
+        """Leaves a note for the others. again: the pipeline may go on after it."""
+        if self.lost is None:
+            self.lost, self.again = why, again
         if self._noted:
             return
         self._noted = True
         try:
-            self._store.set(f"failed/{self.rank}", self.lost)
+            if not self.again:
+                self._store.set(f"again/{self.rank}", json.dumps([self.lost, False]))
+            self._store.set(f"failed/{self.rank}", json.dumps([self.lost, self.again]))
         except dist.DistError:
             return  # the process that holds the store is gone, and the others see that themselves
-        if self.rank == 0:
+        if self.rank == 0 and not self.again:
             time.sleep(2 * self._pause)  # the store may end with this process: let the others read the note first
 
-    def culprit(self, peer: int | None) -> str | None:
+    def lost_rank(self, peer: int | None) -> str | None:
         """Which rank caused a broken connection (to `peer`), by note or silence; None: all ranks are alive."""
         until = time.monotonic() + self.timeout
         try:
@@ -267,8 +272,8 @@ class Peers:
     def _look(self, store: Any) -> None:
         """One look at the others: notes that they left when they failed, beats."""
         for r in range(self.size):
-            if r != self.rank and store.check([f"failed/{r}"]):
-                self._lose(store.get(f"failed/{r}").decode())
+            if r != self.rank and not self.meeting and store.check([f"failed/{r}"]):
+                self._lose(*json.loads(store.get(f"failed/{r}")))
         for r in range(self.size):
             if r == self.rank or not store.check([f"beat/{r}"]):
                 continue
@@ -297,10 +302,41 @@ class Peers:
         self._cpu, self._cpu_at = cpu, now
         return self._work
 
-    def _lose(self, why: str) -> None:
-        self.lost = self.lost or why
+    def _lose(self, why: str, again: bool = False) -> None:
+        if self.lost is None:
+            self.lost, self.again = why, again
         if self.busy and "nccl" in dist.get_backend_config(self.group):
             self.group.abort()
+
+    def meet(self, step: int) -> None:
+        """Waits until every rank has done a step."""
+        self.tell(f"done/{step}/{self.rank}", True)
+        for r in range(self.size):
+            self.ask(f"done/{step}/{r}", f"at the end of step {step}, waiting for rank {r}", r)
+        self.forget(f"done/{step - 2}/{self.rank}")  # nobody waits for it: all have been in the step after
+
+    def reconnected(self, step: int) -> Peers:
+        """The same processes with other connections, once all of them are here. Raises where one of them failed in
+        another way, or in another step."""
+        why, self.lost, self.meeting = self.lost, None, True
+        try:
+            self.tell(f"again/{self.rank}", [why, self.again and step])
+            for r in range(self.size):
+                theirs, failed = self.ask(f"again/{r}", f"connecting again, waiting for rank {r}", r)
+                if failed != step:
+                    raise PipelineError(f"{theirs} while {self.name(self.rank)} was connecting again")
+        except PipelineError:
+            self.lost, self.again = self.lost or why, False
+            raise
+        finally:
+            self.meeting = False
+        ranks, wait = dist.get_process_group_ranks(self.group), timedelta(seconds=self.longest_wait)
+        group = dist.new_group(ranks, timeout=wait, use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup)
+        found = Peers(group, self.timeout, self.longest_wait)
+        found.stages_of = self.stages_of
+        self.close()
+        return found
 
     def close(self) -> None:
         """Leaves the pipeline, so that the others do not take the silence for a crash. Also happens at exit."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._stages import Stage
+from ._stages import Before, Choice, Mode, Returned, Stage
+from .errors import GuardError
 from .profile import Profile
 
 if TYPE_CHECKING:
@@ -28,9 +29,13 @@ class PlanStages:
         self.batch_dim = partitioned._want.batch_dim or 0
         self._first = partitioned._first
         self._made: list[Stage] = []
+        regime = self._first.regime
+        self._variants = partitioned._every(Mode(regime.training, regime.grad))
         placed = json.dumps([self._first.main.placement.stage_of, list(self.device_of)])
         digest = hashlib.blake2b(placed.encode(), digest_size=8).hexdigest()
         self.signature = f"{partitioned.signature}, stages {digest}"
+        more = [v.main.signature for v in self._variants[1:]]
+        self.signature += f", variants {' '.join(more)}" if more else ""
 
     # ---- agreeing -------------------------------------------------------------------------------------------------
 
@@ -51,14 +56,14 @@ class PlanStages:
     @property
     def tied(self) -> list[list[tuple[int, str]]]:
         """Parameters that several stages use, under the names that each has for them."""
-        found: dict[int, list[tuple[int, str]]] = {}
-        main = self._first.main
-        for i, program in enumerate(main.programs):
-            for name, kind, _, _ in program.native.state():
-                if kind == "param":
-                    holder, key = main.captured.state[name]
-                    found.setdefault(id(holder[key]), []).append((i, name))
-        return [copies for copies in found.values() if len(copies) > 1]
+        found: dict[int, dict[tuple[int, str], None]] = {}
+        for staged in (v.main for v in self._variants):
+            for i, program in enumerate(staged.programs):
+                for name, kind, _, _ in program.native.state():
+                    if kind == "param":
+                        holder, key = staged.captured.state[name]
+                        found.setdefault(id(holder[key]), {})[i, name] = None
+        return [sorted(copies) for copies in found.values() if len(copies) > 1]
 
     @property
     def predicted(self) -> list[tuple[float, float]]:
@@ -86,9 +91,24 @@ class PlanStages:
         self._first.check_shapes(leaves)
         return self._first.sizes_of(leaves)
 
-    def prepare(self, module: Stage, sizes: Mapping[str, int]) -> None:
-        """Tells a stage the sizes of the micro-batch that comes next."""
-        module.sizes = dict(sizes) or None
+    def choose(self, module: Stage, leaves: Sequence[torch.Tensor]) -> Choice:
+        """Which of the variants serves a micro-batch, as the first stage can tell before anything runs."""
+        module.sizes = self.sizes_of(leaves) or None
+        try:
+            return module._choice(leaves)
+        except GuardError as error:
+            raise GuardError(
+                f"{error}; no plan of this pipeline holds for it: give pipe_model such data as one of its variants"
+            ) from None
 
-    def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any:
-        return self.source.pack_output(tensors, numbers)
+    def prepare(self, module: Stage, sizes: Mapping[str, int], variant: int) -> None:
+        """Tells a stage of the micro-batch that comes next."""
+        module.sizes, module._variant = dict(sizes) or None, variant
+
+    def now(self, module: Stage) -> Before:
+        """What a step of a stage changes, as it is now."""
+        return module._now()
+
+    def returned(self, module: Stage) -> Returned:
+        """What the tensors of the last stage's last run are in the model's output."""
+        return module._ran.returned()

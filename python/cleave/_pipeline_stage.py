@@ -22,10 +22,11 @@ import torch.distributed as dist
 from torch.distributed import pipelining
 
 from . import _wire
+from ._capture import each
 from ._gradients import Gradients, Tied
 from ._peers import BrokenConnection, Peers, Wait
 from ._wire import Layout
-from .errors import CleaveError, InputError, PipelineError, first_line
+from .errors import CleaveError, GuardError, InputError, PipelineError, first_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,9 +37,12 @@ KEPT_STEPS = 64  # announcements of steps that stay in the store; no rank can be
 class ValueSpec(Protocol):
     """What is known of a value between two stages."""
 
-    name: str
-    requires_grad: bool
-    is_batched: bool
+    @property
+    def name(self) -> str: ...
+    @property
+    def requires_grad(self) -> bool: ...
+    @property
+    def is_batched(self) -> bool: ...
 
 
 class StageModule(Protocol):
@@ -53,6 +57,15 @@ class StageModule(Protocol):
     def named_parameters(self, *, remove_duplicate: bool) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
 
 
+class Returned(Protocol):
+    """What the tensors of the last stage are in the model's output."""
+
+    @property
+    def outputs(self) -> Sequence[ValueSpec]: ...
+    def pack(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any: ...
+    def difference(self, other: Any) -> str | None: ...
+
+
 class Partitioned(Protocol):
     """What a partition gives to run it. It may also have `batch_dim`, `signature` (text), `tied` (lists of (stage,
     parameter name)) and `predicted` (milliseconds of forward and backward for each stage)."""
@@ -61,7 +74,7 @@ class Partitioned(Protocol):
     def device_of(self) -> Sequence[int]: ...
     def stage(self, i: int, *, device: torch.device) -> Any: ...
     def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]: ...
-    def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any: ...
+    def returned(self, module: Any) -> Returned: ...
 
 
 # ---- one rank's connections ---------------------------------------------------------------------------------------
@@ -103,6 +116,15 @@ class Crossing:
         return _wire.offsets([*own, *[t.bytes for t in more]])
 
 
+class MicroBatch(NamedTuple):
+    """What the first stage tells the others of a micro-batch."""
+
+    signature: str  # micro-batches with the same have messages that look the same
+    sizes: dict[str, int]
+    variant: int  # which plans of the partition serve it
+    late: bool  # a guard may still object, when a stage meets it
+
+
 class Refused(InputError):
     """The first stage does not take the inputs of a step: no rank runs it, all may go on."""
 
@@ -115,8 +137,7 @@ class Link:
         self.group, self.rank = peers.group, peers.rank
         self.step = 0
         self.train = False
-        self._signatures: list[str] | None = None  # of the micro-batches of this step
-        self._sizes: list[dict[str, int]] = []
+        self._told: list[MicroBatch] | None = None  # of this step
         self.rows: list[int] | None = None  # entries of the batch in each; None: there is no batch
         self._crossings: dict[tuple[str, int, str], Crossing] = {}
         self.waiting: dict[tuple[str, int, int], int] = {}  # (what, stage, micro-batch) → rank that has to send it
@@ -131,7 +152,7 @@ class Link:
         if self.peers.lost:
             raise PipelineError(f"this pipeline has failed and cannot run again: {self.peers.lost}")
         self.flush()
-        self.step, self.train, self._signatures = step, train, None
+        self.step, self.train, self._told = step, train, None
         self._own = self.wire.type == "cpu" and (train or self.flushed)
         self.peers.unseen = not self._own
         self.waiting.clear()
@@ -164,6 +185,15 @@ class Link:
         self._sends.append(self.peers.send(message, to, tag))
         return []
 
+    def reconnect(self) -> None:
+        """New connections, on which no message of a step that ended early can arrive."""
+        self.peers = self.peers.reconnected(self.step)
+        self.group = self.peers.group
+        self.gradients.reconnect(self.peers)
+        self._crossings.clear()
+        self._sends.clear()
+        self._receives.clear()
+
     def flush(self) -> None:
         """Waits until all messages of a step are taken."""
         for wait in self._sends:
@@ -172,22 +202,27 @@ class Link:
 
     # ---- what messages look like ----------------------------------------------------------------------------------
 
-    def announce(self, signatures: list[str], sizes: list[dict[str, int]], rows: list[int] | None) -> None:
-        """The first stage says which sizes the micro-batches of this step have."""
-        self._signatures, self._sizes, self.rows = signatures, sizes, rows
-        told = {"train": self.train, "signatures": signatures, "sizes": sizes, "rows": rows}
-        self.peers.tell(f"step/{self.step}", told)
+    def announce(self, microbatches: list[MicroBatch], rows: list[int] | None) -> None:
+        """The first stage says what the micro-batches of this step are."""
+        self._told, self.rows = microbatches, rows
+        self.peers.tell(f"step/{self.step}", {"train": self.train, "microbatches": microbatches, "rows": rows})
         self.peers.forget(f"step/{self.step - KEPT_STEPS}")
 
     def refuse(self, why: str) -> None:
         """The first stage says that this step will not be."""
         self.peers.tell(f"step/{self.step}", {"refused": why})
 
-    def announced(self) -> bool:
-        return self._signatures is not None
+    @property
+    def late(self) -> bool:
+        """A guard may end this step."""
+        self.told(0)
+        return any(m.late for m in self._told or ())
 
-    def signature(self, microbatch: int) -> str:
-        if self._signatures is None:
+    def announced(self) -> bool:
+        return self._told is not None
+
+    def told(self, microbatch: int) -> MicroBatch:
+        if self._told is None:
             first = self.rank_of[0]
             told = self.peers.ask(f"step/{self.step}", f"waiting for step {self.step} to begin on rank {first}", first)
             if "refused" in told:
@@ -198,12 +233,11 @@ class Link:
                     f"step {self.step}: rank {first} {modes[told['train']]}, rank {self.rank} "
                     f"{modes[self.train]}; call the same method on every rank"
                 )
-            self._signatures, self._sizes, self.rows = told["signatures"], told["sizes"], told["rows"]
-        return self._signatures[microbatch]
+            self._told, self.rows = [MicroBatch(*m) for m in told["microbatches"]], told["rows"]
+        return self._told[microbatch]
 
-    def sizes(self, microbatch: int) -> dict[str, int]:
-        self.signature(microbatch)
-        return self._sizes[microbatch]
+    def signature(self, microbatch: int) -> str:
+        return self.told(microbatch).signature
 
     def publish(self, kind: str, stage: int, signature: str, crossing: Crossing, name: Callable[[int], str]) -> None:
         """Tells the neighbour what messages of this kind look like; checks that they stay so."""
@@ -245,7 +279,8 @@ class Link:
         except Exception as e:
             self.peers.busy = False
             known = self._known(e)
-            self.peers.fail(f"{'' if isinstance(e, PipelineError) else f'rank {self.rank}: '}{known}")
+            again = isinstance(e.__cause__, GuardError) and self._own and self._told is not None and self.late
+            self.peers.fail(f"{'' if isinstance(e, PipelineError) else f'rank {self.rank}: '}{known}", again)
             if known is e:
                 raise
             raise known from (e.__cause__ if isinstance(e, BrokenConnection) else e)
@@ -261,7 +296,7 @@ class Link:
         else:
             return e
         who = self.peers.name(peer) if peer is not None else "a rank"
-        self.peers.lost = why = self.peers.culprit(peer) or f"{who} did not answer ({first_line(e)})"
+        self.peers.lost = why = self.peers.lost_rank(peer) or f"{who} did not answer ({first_line(e)})"
         return PipelineError(f"{why} while {self.peers.name(self.rank)} was {doing}")
 
 
@@ -357,10 +392,13 @@ class Stage(pipelining.PipelineStage):
         self.link, self.partitioned, self.module = link, partitioned, module
         self.stage_index_to_group_rank = dict(enumerate(link.rank_of))
         self.feed: list[list[torch.Tensor]] | None = None  # inputs of the micro-batches, where PipelineRun gives them
+        self.told: list[MicroBatch] | None = None  # and what the others have to know of them
         self.rows: list[int] | None = None  # and how many entries of the batch each has
-        self.results: dict[int, tuple[tuple[torch.Tensor, ...], Any]] = {}  # last stage: tensors, model's output
+        # last stage: tensors, the model's output, and how it is made of them
+        self.results: dict[int, tuple[tuple[torch.Tensor, ...], Any, Returned]] = {}
         self.forward_clock, self.backward_clock = Clock(device), Clock(device)
         self.before: Stage | None = None  # the stage before, where it is on this rank
+        self.undo: Any = None  # what a step changes, as it was before, where a guard may end it
         self._steps = 0
         self._arrived: dict[int, tuple[torch.Tensor, Crossing]] = {}
         self._forwards: dict[int, _Forward] = {}
@@ -386,6 +424,7 @@ class Stage(pipelining.PipelineStage):
             d.clear()
         self.results.clear()
         self.output_chunks.clear()
+        self.undo = None
 
     def _prepare_forward_infra(self, num_microbatches: int, *args: Any, **kwargs: Any) -> Any:
         """Sizes are told with the first message that has them; nothing is run to find them."""
@@ -449,25 +488,35 @@ class Stage(pipelining.PipelineStage):
             feed = self.feed
             flat = list(feed[m] if feed is not None else self.partitioned.unpack_inputs(args, kwargs))
             self._check_first(m, flat)
-            return [t.to(self.device) for t in flat]
+            return self._moved(flat)
         link.arrived("forward", self.stage_index, m)
         message, crossing = self._arrived.pop(m)
         self._ins[m] = crossing
         tensors = _wire.unpack(message.to(self.device), crossing.layouts, crossing.slots()[0])
         return [t for t in tensors if t is not None]
 
+    def _moved(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """On the device of the stage; what is one tensor stays one."""
+        return each(tensors, lambda t: t.to(self.device))
+
     def _check_first(self, microbatch: int, flat: Sequence[torch.Tensor]) -> None:
         if self.has_backward:
             self.check_leaves(flat)
         if not self.link.announced():
-            chunks = self.feed if self.feed is not None else [flat] * (self.chunks or 1)
-            sizes_of: Any = getattr(self.partitioned, "sizes_of", lambda tensors: {})
-            self.link.announce([self._signature(c) for c in chunks], [sizes_of(c) for c in chunks], self.rows)
-        if self.feed is None and self._signature(flat) != self.link.signature(microbatch):
+            self.link.announce(self.told or [self.look(flat)] * (self.chunks or 1), self.rows)
+        if self.feed is None and self.look(flat).signature != self.link.signature(microbatch):
             raise InputError(
-                f"micro-batch {microbatch} has other sizes than the first; give a batch that {self.chunks} divides, or "
-                "use cleave's schedule(...).step, which takes it"
+                f"micro-batch {microbatch} has other sizes than the first, or its data leads elsewhere; use cleave's "
+                "schedule(...).step, which takes it"
             )
+
+    def look(self, tensors: Sequence[torch.Tensor]) -> MicroBatch:
+        """What the other stages have to know of a micro-batch; raises what is wrong with it."""
+        sizes_of: Any = getattr(self.partitioned, "sizes_of", lambda tensors: {})
+        choose: Any = getattr(self.partitioned, "choose", lambda module, tensors: (0, False))
+        sizes, tensors = sizes_of(tensors), self._moved(tensors)
+        variant, late = choose(self.module, tensors)
+        return MicroBatch(self._signature(tensors, variant), sizes, variant, late)
 
     def check_leaves(self, flat: Sequence[torch.Tensor]) -> None:
         for spec, t in zip(self.module.inputs, flat, strict=True):
@@ -476,10 +525,10 @@ class Stage(pipelining.PipelineStage):
                     f"input {spec.name} requires grad; a pipeline gives no gradients of its inputs: detach it"
                 )
 
-    def _signature(self, tensors: Sequence[torch.Tensor]) -> str:
+    def _signature(self, tensors: Sequence[torch.Tensor], variant: int) -> str:
         """Says when messages look the same."""
         layouts = [Layout.of(t, "an input").text() for t in tensors]
-        text = json.dumps([layouts, torch.is_grad_enabled(), self.submod.training])
+        text = json.dumps([layouts, torch.is_grad_enabled(), self.submod.training, variant])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def _enter(self, m: int, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], _Box | None]:
@@ -506,7 +555,10 @@ class Stage(pipelining.PipelineStage):
         tensors, box = self._enter(m, self._take_inputs(m, args, kwargs or {}))
         prepare = getattr(self.partitioned, "prepare", None)
         if prepare is not None:
-            prepare(self.module, link.sizes(m))
+            prepare(self.module, link.told(m).sizes, link.told(m).variant)
+        now = getattr(self.partitioned, "now", None)
+        if now is not None and self.undo is None and link.late:
+            self.undo = now(self.module)
         with link.working(f"stage {self.stage_index}, forward of micro-batch {m}"), self.forward_clock.time():
             outputs = tuple(self.submod(*tensors))
         if self.is_last:
@@ -523,9 +575,10 @@ class Stage(pipelining.PipelineStage):
 
     def _give(self, m: int, outputs: tuple[torch.Tensor, ...], save: bool) -> Any:
         """What the model gives for a micro-batch."""
-        result = self.partitioned.pack_output(outputs, getattr(self.module, "numbers", ()))
+        returned = self.partitioned.returned(self.module)
+        result = returned.pack(outputs, getattr(self.module, "numbers", ()))
         if not self.has_backward:
-            self.results[m] = outputs, result
+            self.results[m] = outputs, result, returned
         if save:
             self.output_chunks.append(result)
         return result

@@ -1,6 +1,6 @@
-"""The regimes of a model, and what records the plans of each.
+"""The regimes of a model, and the plans recorded for each.
 
-A *regime* is all that a plan depends on beside the sizes of its inputs: grad mode, train and eval flags, what is
+A *regime* is everything a plan depends on except the sizes of its inputs: grad mode, train and eval flags, what is
 trainable, dtypes and devices, autocast. Its plans are captured when it is first met (_dispatch.py)."""
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from . import _save
 from ._capture import Arguments, Captured, same_inputs, take_apart
 from ._dims import SizeSpec, check_sizes, warn_of_images
-from ._dispatch import Served, Ways
+from ._dispatch import Served, Variants
 from ._sizes import Sized, found_sizes
 from ._state import Target
 from .errors import CaptureError, InputError
@@ -21,7 +22,7 @@ from .plan import capture_checked, capture_shapes, capture_sized
 
 
 class Regime(NamedTuple):
-    """What a plan depends on beside the sizes of its inputs."""
+    """Everything a plan depends on except the sizes of its inputs."""
 
     grad: bool
     training: tuple[bool, ...]  # of every module
@@ -82,6 +83,7 @@ class Prepared(Protocol):
     captured: Captured  # with its nodes in the order in which they run
     signature: str
     plans: Any  # the Plans that it is one of
+    cut_at: int | None  # the first node of the suffix
 
     def check_model(self) -> None: ...
 
@@ -94,7 +96,7 @@ class Plans(Generic[T]):
     model does something else at other sizes (_sizes.py)."""
 
     confirms = True  # a plan with formulas is compared with the model as a whole, before anything is made of it
-    ways: Ways[Any]
+    siblings: Variants[Any]
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ class Plans(Generic[T]):
         return self.sized.resized(self.arguments, points[0]) if points else arguments
 
     def blame(self, captured: Captured, arguments: Arguments) -> None:
-        """Where parts of a plan do not give what the model gives: raises if the whole plan does not, either."""
+        """Where parts of a plan do not give the model's results: raises if the whole plan does not, either."""
         if self.sized is not None:
             self.sized.confirm_plan(arguments, captured)
 
@@ -188,8 +190,7 @@ class Plans(Generic[T]):
 
     def _obtain(self, sized: Sized, arguments: Arguments) -> T:
         point = sized.sizes_of(arguments.leaves)
-        known = sized.served.get(point)
-        found = next((p for p in self.prepared() if p.source is known), None)
+        found = self.at(point)
         if not self.whole and found is not None:
             return found
         if not self.whole:
@@ -209,8 +210,7 @@ class Plans(Generic[T]):
 
     def at(self, point: tuple[int, ...]) -> T | None:
         """The plan that serves these sizes; None: none does yet."""
-        captured = self.sized.served.get(point) if self.sized is not None else self.main.source
-        return next((p for p in self.home.of(self) if p.source is captured), None)
+        return next((p for p in self.home.dispatch.list(self.siblings, point) if p.plans is self), None)
 
     def see(self, sizes: Mapping[str, int]) -> None:
         """Has a look at sizes that so far only the other half has seen, or that will be needed."""
@@ -222,6 +222,20 @@ class Plans(Generic[T]):
         self.main.check_model()
         with self.home.dispatch:
             self.home.put(self, self._obtain(sized, sized.resized(self.arguments, point)))
+
+    def entries(self, prove: str | None) -> list[_save.PlanEntry]:
+        """The plans for a file. prove: as in _save.prove; None: nothing more can be recorded."""
+        sized = self.sized
+        if sized is not None and self.whole and prove is not None:
+            _save.prove(sized, lambda point: self.see(dict(zip(sized.names, point, strict=True))), prove)
+            for point in {id(c): point for point, c in sized.served.items()}.values():
+                self.see(dict(zip(sized.names, point, strict=True)))  # each plan is prepared
+        return [
+            _save.PlanEntry(
+                p.captured, p.signature, p.cut_at, _save.points_of(sized, p.source), _save.fixed_of(sized, p.source)
+            )
+            for p in self.prepared()
+        ]
 
     def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises what is wrong with inputs that a plan did not take, if it is their sizes."""
@@ -267,3 +281,15 @@ class Plans(Generic[T]):
             if type(sizes.get(name)) is not int or not 0 <= sizes[name] < 1 << 63:
                 raise InputError(f"the boundary lacks the size {name}, or it is no size: {sizes.get(name)!r}")
         return [sizes[name] for name in names] or None
+
+
+def for_file(home: Served[Any, Any], variants: Variants[Any], prove: str | None) -> list[_save.PlanEntry]:
+    """The plans of a regime for a file, and those of regimes that differ in which inputs are one tensor, where the
+    forward asks."""
+
+    def usual(other: Variants[Any]) -> Regime:
+        assert isinstance(other.regime, Regime)
+        return other.regime._replace(inputs=())
+
+    every = [variants, *(w for w in list(home.regimes.values()) if w is not variants and usual(w) == usual(variants))]
+    return [e for w in every for p in w.all if w is variants or p.main.source.modules.strict for e in p.entries(prove)]

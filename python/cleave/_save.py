@@ -1,4 +1,4 @@
-"""Writing models as files: what goes into a .clv file (docs/artifact.md), and the sizes it is proven for."""
+"""Writing models as .clv files (docs/artifact.md), and proving the sizes they serve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._capture import Captured, recycling
 from ._dims import Point, powers_within
 from ._log import logger
 from ._sizes import Sized
-from ._state import Weights
+from ._state import Target, Weights
 from .errors import ArgumentError, PayloadError
 from .payload import plain, to_host
 
@@ -47,7 +47,7 @@ class PlanEntry(NamedTuple):
 class Head(NamedTuple):
     """The facts in a file besides its plans."""
 
-    model: str
+    target: Target
     batch: str = ""
     split_id: str = ""
     boundary: str = ""
@@ -63,12 +63,15 @@ def save(
     boundary: str | None = None,
     weights: bool = True,
     metadata: Mapping[str, str] | None = None,
+    training: tuple[str, bytes] | None = None,
 ) -> None:
     """Writes plans and the tensors they read; the file is there whole or not at all. boundary: cut the plans there.
+    training: what makes it a file that trains (_trainer.py).
 
     Raises what a call would when the model is not what it was: plans of one file are of one model."""
     check_part(part, head.split_id or boundary)
     for e in entries:
+        _refuse_collected(head.target, e.captured)
         _native.check_model(e.captured.plan, e.captured.modules)
     if torch.get_default_dtype() is not torch.float32:
         raise ArgumentError(f"torch's default dtype is {torch.get_default_dtype()}; files are for torch.float32")
@@ -90,7 +93,17 @@ def save(
                 raise PayloadError(f"{name} of the model cannot be in a file: {error}") from None
         return to_host(tensors)
 
-    _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, on_host)
+    _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, on_host, training)
+
+
+def _refuse_collected(target: Target, captured: Captured) -> None:
+    """A file knows no signature, and cannot hold a call to the order of keywords that the forward collects."""
+    names = target.collected(captured.arguments.children[1].keys)
+    if len(names) > 1:
+        raise ArgumentError(
+            f"{target.name} takes {', '.join(names)} as **kwargs, where it sees their order, which a file cannot "
+            "check: name them as parameters of the forward"
+        )
 
 
 def check_part(part: str, cut: str | None) -> None:
@@ -108,11 +121,11 @@ def check_part(part: str, cut: str | None) -> None:
 def _entry(e: PlanEntry) -> _native.PlanEntry:
     points = [n for point in e.points for n in point]
     cut = -1 if e.cut is None else e.cut
-    return (e.captured.plan, e.signature, cut, len(e.captured.stores), points, e.fixed)
+    return (e.captured.plan, e.signature, cut, len(e.captured.stores), points, e.fixed, [], e.captured.modules)
 
 
 def _notes(head: Head, metadata: Mapping[str, str] | None) -> dict[str, str]:
-    notes = {"model": head.model, "torch": torch.__version__}
+    notes = {"model": head.target.name, "torch": torch.__version__}
     return {**notes, **checked_notes(metadata, notes)}
 
 

@@ -3,8 +3,8 @@
 TorchScript's interpreter runs operators like eager does, and a recording sees them. From its second run on a function
 is optimized, and not all of that leaves operators to see: with gradients, groups of operators get a backward of
 TorchScript's own and run on detached tensors; where fusers are on, groups run as one kernel. So a function counts from
-its second run on, and one that does such things, or works on data behind the operators, is one node of the plan, which
-calls it."""
+its second run on, and one that does such things, works on data behind the operators, or forks, is one node of the plan,
+which calls it: what it forks runs in other threads, in an order that differs from run to run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ PLAIN = {
     "prim::TupleUnpack",
     "prim::Uninitialized",
     "prim::data",
-    "prim::fork",
     "prim::unchecked_cast",
     "prim::unchecked_unwrap_optional",
 }

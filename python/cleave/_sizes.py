@@ -314,7 +314,7 @@ class Sized:
 
     def _find_batch(self, arguments: Arguments, spec: SizeSpec) -> tuple[Place, ...]:
         """The guess with which the model runs at another size. When more than one dimension can change (a sequence
-        beside the batch), the batch is the one along which rows do not see each other."""
+        and the batch), the batch is the one along which rows do not see each other."""
         taken = [place for places in spec.named(arguments).values() for place in places]
         groups: dict[Hashable, list[tuple[Place, ...]]] = {}  # guesses about one size in one dimension, or in both
         for guess in _dims.batch_places(arguments.leaves, taken):
@@ -482,13 +482,13 @@ class Sized:
     def _stands_for_more(
         self, family: Family, work: Capture, looked: Looked, arguments: Arguments
     ) -> tuple[bool, Recorded | None]:
-        """The forward has this structure at the example's sizes, or beside them: then the example alone is special (it
-        is what a table was made for), and its record is the second result."""
+        """The forward has this structure at the example's sizes, or at neighbouring ones: then the example alone is
+        special (it is what a table was made for), and its record is the second result."""
         own: Recorded | None = None
         batch = self.symbols[0]
         step = 1 if self.example[0] < batch.high else -1
-        beside = (self.example[0] + step, *self.example[1:])
-        for point in (self.example, beside):
+        neighbour = (self.example[0] + step, *self.example[1:])
+        for point in (self.example, neighbour):
             if point == family.streams[0][0] or not batch.low <= point[0] <= batch.high:
                 continue
             try:
@@ -769,7 +769,7 @@ class _Prober:
             captured = self._built(looked)
             captured = captured or (self._without_one(looked) if len(lines) == 1 else None)
             # A quotient is seen in steps: one more round tells better where they are.
-            if captured is not None and (not sure or len(lines) == 1 or "//" not in captured.plan.text()):
+            if captured is not None and (not sure or len(lines) == 1 or not captured.plan.divides()):
                 break
         if captured is not None:
             return self._settle(captured, self.work, looked, self.base)
@@ -807,7 +807,7 @@ class _Prober:
         return built.captured
 
     def _line(self, i: int) -> _dims.Line:
-        """Sizes for symbol i: one beside the other, or in steps that the model takes (patches, strides, windows)."""
+        """Sizes for symbol i: consecutive ones, or in steps that the model takes (patches, strides, windows)."""
         s, base = self.sized.symbols[i], self.base
         ends = ((k, size) for k in _dims.STRIDES for size in (base[i] + k, base[i] - k) if size > 1)
         stride = next((k for k, size in ends if self._try((*base[:i], size, *base[i + 1 :]))), 1)

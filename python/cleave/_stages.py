@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from . import _native, progress
+from . import _native, _tree, progress
 from ._capture import Arguments, Captured
 from ._dims import SizeSpec
 from ._dispatch import Served
@@ -21,7 +21,7 @@ from ._module_checks import stage_checks
 from ._regime import Plans, Regime
 from ._save import fixed_of
 from ._state import RandomState, Target
-from .errors import CaptureError, GuardError, InputError, ReplayError, SplitError
+from .errors import CaptureError, GuardError, InputError, LayoutError, ReplayError, SplitError
 from .optimize import NONE, SAFE
 from .payload import dims
 from .plan import Program, check_call, check_example, finish, keep, plan_signature
@@ -66,10 +66,40 @@ class ValueSpec(NamedTuple):
         return any(isinstance(n, str) for n in self.shape)
 
 
+class Returned(NamedTuple):
+    """What the tensors of the last stage are in the model's output, for the plan that ran."""
+
+    captured: Captured
+    outputs: list[ValueSpec]
+
+    def pack(self, tensors: Tensors, numbers: Sequence[tuple[int, Any]] = ()) -> Any:
+        """What the model returns. numbers: of the same run."""
+        return finish(self.captured, (), put_numbers(tensors, numbers))
+
+    def difference(self, other: Returned) -> str | None:
+        """How another output has another structure, in words."""
+        return _tree.difference(self.captured.output, other.captured.output, "the output")
+
+
+class Early(NamedTuple):
+    """Guards that are decided before anything runs, as a program (None: there are none); whether others are left."""
+
+    program: Program | None
+    late: bool
+
+
+class Choice(NamedTuple):
+    """Which variant serves a call, and whether a guard may still object when it is met."""
+
+    variant: int
+    late: bool
+
+
 class Staged:
     """One plan cut into stages, ready to run."""
 
     plans: StagePlans
+    cut_at = None
 
     def __init__(
         self,
@@ -106,6 +136,26 @@ class Staged:
     ) -> Program:
         """Stage i as a program. state: places of tensors other than the model's. checks: what must hold of the model;
         True: that it is as it was captured, False: nothing."""
+        how: dict[str, Any] = {"inference": not self.grad, "optimize": NONE if self.grad else SAFE}
+        return Program(self._placed(state, checks, device), *self._range(i), **how)
+
+    def guards(
+        self, state: Mapping[str, tuple[Any, Any]], checks: _native.Checks | bool, device: torch.device | None
+    ) -> Early:
+        """The guards that the first stage can decide before anything runs."""
+        captured = self._placed(state, checks, device)
+        plan, n, late = captured.plan.guards_first(self.ends[0])
+        if plan is None:
+            return Early(None, late > 0)
+        return Early(Program(captured._replace(plan=plan), 0, n, inference=not self.grad, optimize=NONE), late > 0)
+
+    def _placed(
+        self,
+        state: Mapping[str, tuple[Any, Any]] | None,
+        checks: _native.Checks | bool,
+        device: torch.device | None,
+    ) -> Captured:
+        """What runs where the tensors of the model are kept elsewhere; arguments as of `program`."""
         captured = self.captured
         if state is not None:
             captured = captured._replace(state={**captured.state, **state})
@@ -113,8 +163,7 @@ class Staged:
             captured = captured._replace(modules=checks or None)
         if device is not None:
             captured = captured._replace(plan=self._on(str(device)))
-        how: dict[str, Any] = {"inference": not self.grad, "optimize": NONE if self.grad else SAFE}
-        return Program(captured, *self._range(i), **how)
+        return captured
 
     def _on(self, device: str) -> Any:
         """The plan for another device."""
@@ -140,7 +189,7 @@ class Staged:
         return (self.ends[i - 1] if i else 0, self.ends[i])
 
     def effects(self, i: int) -> dict[str, str]:
-        """What stage i does beside giving results, each with a node that does it."""
+        """The effects of stage i, each with a node that has it."""
         found: dict[str, str] = self.captured.plan.effects(*self._range(i))
         return found
 
@@ -172,6 +221,10 @@ class Staged:
     def outputs_of(self, i: int) -> list[ValueSpec]:
         """What comes out of it: for all but the last stage what goes into the next."""
         return self._specs(self.programs[i].native.outputs(), self.programs[i].native.schema())
+
+    def returned(self) -> Returned:
+        """What the last stage gives, and what that is to the model."""
+        return Returned(self.captured, self.outputs_of(len(self.programs) - 1))
 
     @staticmethod
     def _specs(labels: list[str], schema: list[tuple[str, tuple[str, ...], str, bool]]) -> list[ValueSpec]:
@@ -205,7 +258,7 @@ class Staged:
         for i in early:
             written = [name for name, _, _, written in self.programs[i].native.state() if written]
             places.update({name: self.captured.state[name] for name in (*written, *self.programs[i].native.rebinds())})
-        lost = any(effects[i] & {"python", "impure", "object", "writes inputs"} for i in early)
+        lost = any(effects[i] & {*_BEYOND, "writes inputs"} for i in early)
         if not places and not lost and not any("random" in effects[i] for i in early):
             return None
         return _Changed(list(places.values()), lost)
@@ -217,7 +270,10 @@ class Staged:
         return self._recomputed[i]
 
 
-class _Before(NamedTuple):
+_BEYOND = {"python", "impure", "object"}  # effects that cannot be put back
+
+
+class Before(NamedTuple):
     """What it was before a run."""
 
     tensors: list[tuple[Any, Any, torch.Tensor, torch.Tensor]]  # holder, key, the tensor, a copy
@@ -239,9 +295,9 @@ class _Changed(NamedTuple):
     places: list[tuple[Any, Any]]
     lost: bool
 
-    def now(self) -> _Before:
+    def now(self) -> Before:
         held = [(holder, key, holder[key]) for holder, key in self.places]
-        return _Before([(h, k, t, t.detach().clone()) for h, k, t in held], RandomState(), self.lost)
+        return Before([(h, k, t, t.detach().clone()) for h, k, t in held], RandomState(), self.lost)
 
 
 class _Held(NamedTuple):
@@ -297,9 +353,9 @@ class Recomputed:
         self.written = {name: places[name] for name, written in used.items() if written}
         self.read = {name: places[name] for name, written in used.items() if not written}
         # No version counts what a BatchNorm in train mode writes into its statistics; a number of forwards does.
-        beside = self.program.native.beside()
-        counters = [counter for name, counter in beside.items() if name in self.read]
-        self.beside = {name: (holder, key) for name, holder, key in counters if name not in used}
+        counted = self.program.native.counters()
+        found = [counter for name, counter in counted.items() if name in self.read]
+        self.counters = {name: (holder, key) for name, holder, key in found if name not in used}
         self.writes_inputs = "writes inputs" in staged.effects(i)
         self.found: dict[str, torch.Tensor] = {}
         self.lock = threading.Lock()  # around `found`
@@ -308,14 +364,21 @@ class Recomputed:
 
     def run(self, values: Tensors, symbols: list[int] | None) -> tuple[Any, ...]:
         copies = {name: _copied(holder[key]) for name, (holder, key) in self.written.items()}
-        held = {name: _Held.of(holder[key]) for name, (holder, key) in (self.read | self.beside).items()}
+        held = {name: _Held.of(holder[key]) for name, (holder, key) in (self.read | self.counters).items()}
         kept = [_copied(t) for t in values] if self.writes_inputs else values
         numbers: list[tuple[int, Any]] = []
         again = _Again()
+        # An error does not pass through checkpoint(): before torch 2.13, its hooks on saved tensors stay active as
+        # long as the traceback lives, and a second attempt in the handler would get wrong gradients.
+        failed: list[Exception] = []
 
         def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             if not again.active:
-                out, numbers[:] = take_numbers(self.program.run(values, symbols))
+                try:
+                    out, numbers[:] = take_numbers(self.program.run(values, symbols))
+                except Exception as error:
+                    failed.append(error)
+                    return ()
                 if self.writes_inputs:
                     held.update({f"input {i}": _Held.of(t) for i, t in enumerate(values)})
                 return out
@@ -334,6 +397,8 @@ class Recomputed:
             out: Any = checkpoint(
                 forward, *kept, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), again)
             )
+        if failed:
+            raise failed.pop()
         return put_numbers(out, numbers)
 
 
@@ -357,7 +422,7 @@ def put_numbers(tensors: Tensors, numbers: Sequence[tuple[int, Any]]) -> tuple[A
 
 
 class StagePlans(Plans[Staged]):
-    """The plans of one regime, cut into stages."""
+    """The plans of one variant of a regime, cut into stages."""
 
     def __init__(
         self,
@@ -402,7 +467,7 @@ class StagePlans(Plans[Staged]):
             with progress.task(f"checking the stages of {self.target.name}"):
                 check_call(self.target, staged.captured, small, lambda x: staged.run(x, symbols, False), grad)
         except CaptureError as error:
-            raise SplitError(f"the stages in sequence do not give what the model gives: {error}") from None
+            raise SplitError(f"the stages in sequence do not give the model's results: {error}") from None
         mine, first = self.symbols(staged, sizes), staged.programs[0]
         check_example(self.target, staged.captured, arguments, first, lambda x: staged.run(x, mine, False), grad)
         return staged
@@ -455,30 +520,36 @@ class Stage(nn.Module):
     def __init__(
         self,
         index: int,
-        first: StagePlans,
-        plans: Callable[[Mode], StagePlans],
+        first: Sequence[StagePlans],
+        plans: Callable[[Mode], Sequence[StagePlans]],
         recompute: bool,
         device: torch.device | None,
         others: Sequence[Stage] = (),
     ) -> None:
-        """plans: those of a mode, of which `first` are some. device: where the stage is put; None: where it is. others:
+        """plans: the variants of a mode, as `first` are. device: where the stage is put; None: where it is. others:
         stages that are there already, which list the parameters that they share with this one."""
-        self._target = first.target
+        main = first[0].main
+        self._target = first[0].target
         super().__init__()
-        self.index, self.nstages = index, first.main.placement.nstages
-        self.inputs, self.outputs = first.main.inputs_of(index), first.main.outputs_of(index)
+        self.index, self.nstages = index, main.placement.nstages
+        self.inputs, self.outputs = main.inputs_of(index), main.outputs_of(index)
         self.sizes: dict[str, int] | None = None  # of the next call; None: they are read off its tensors
+        self._variant = 0  # of the next call
         self.numbers: list[tuple[int, Any]] = []  # of the last run's output: what is no tensor
+        self._ran = main  # the plan of the last run
         self.others = list(others)
         self._plans, self._recompute, self._device = plans, recompute, device
         self._modules_seen: list[nn.Module] = []  # of the model, when it was last looked at
         self._flags: list[bool] = []  # which of them were in train mode
-        self._by_mode: dict[tuple[bool, bool], StagePlans] = {}  # as long as these hold: by training and grad mode
-        self._engines: dict[int, Program | Recomputed] = {}
+        # As long as these hold: the variants by training and grad mode
+        self._by_mode: dict[tuple[bool, bool], Sequence[StagePlans]] = {}
+        self._engines: dict[Staged, Program | Recomputed] = {}
+        self._guards: dict[Staged, Early] = {}
         self._state: dict[str, tuple[Any, Any]] = {}  # where its tensors are: in tables of this module
         self._places: dict[str, tuple[Any, Any]] = {}  # and in the model
         self._held: dict[str, torch.Tensor] = {}  # what was in both
-        self._adopt(first.main)
+        for known in first:
+            self._adopt(known.main)
         self.training = self._target.training
 
     # ---- mode
@@ -614,6 +685,17 @@ class Stage(nn.Module):
     # ---- running
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        out, self.numbers = take_numbers(self._attempt(self._run, tensors))
+        return out
+
+    def _choice(self, tensors: Tensors) -> Choice:
+        """Which variant serves these inputs of the model, as far as the guards tell that the first stage can decide.
+        Changes nothing. Where none does, raises what stands against it."""
+        chosen: Choice = self._attempt(self._choose, tensors)
+        return chosen
+
+    def _attempt(self, run: Callable[[Sequence[StagePlans], tuple[bool, bool], Tensors], Any], tensors: Tensors) -> Any:
+        """run(variants of the mode, mode, tensors), once more where the model has changed since."""
         if not self._flags or [m.training for m in self._modules_seen] != self._flags:
             self._look()
         key = self.training, torch.is_grad_enabled()
@@ -622,19 +704,17 @@ class Stage(nn.Module):
             if plans is None:
                 plans = self._by_mode[key] = self._plans(self._mode(*key))
             try:
-                out = self._run(plans, key, tensors)
+                return run(plans, key, tensors)
             except InputError:
                 shared = self.share()
                 self._look()
                 again = self._plans(self._mode(*key))  # what is trainable may have changed
-                if again is plans and not shared:
+                if [id(p) for p in again] == [id(p) for p in plans] and not shared:
                     raise
                 self._by_mode[key] = again
-                out = self._run(again, key, tensors)
+                return run(again, key, tensors)
         except InputError as error:
             raise InputError(f"stage {self.index}: {error}") from None
-        tensors, self.numbers = take_numbers(out)
-        return tensors
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -642,9 +722,49 @@ class Stage(nn.Module):
             "generated source (PartitionedPlan.write_source)"
         )
 
-    def _run(self, plans: StagePlans, key: tuple[bool, bool], tensors: Tensors) -> tuple[Any, ...]:
-        staged, symbols = self._serving(plans, key, tensors)
-        return self._engine(staged, key[1]).run(tensors, symbols)
+    def _run(self, plans: Sequence[StagePlans], key: tuple[bool, bool], tensors: Tensors) -> tuple[Any, ...]:
+        staged, symbols = self._serving(plans[self._variant], key, tensors)
+        out: tuple[Any, ...] = self._engine(staged, key[1]).run(tensors, symbols)
+        self._ran = staged
+        return out
+
+    def _choose(self, plans: Sequence[StagePlans], key: tuple[bool, bool], tensors: Tensors) -> Choice:
+        problems: dict[int, InputError | GuardError] = {}
+        last = self._variant if self._variant < len(plans) else 0
+        for i in (last, *(i for i in range(len(plans)) if i != last)):
+            try:
+                staged, symbols = self._serving(plans[i], key, tensors)
+                late = self._decide(staged, key[1], tensors, symbols)
+            except (LayoutError, GuardError) as error:
+                problems[i] = error
+            else:
+                return Choice(i, late)
+        # The one that came furthest: inputs are looked at before guards.
+        raise min(problems.items(), key=lambda found: (isinstance(found[1], InputError), found[0]))[1]
+
+    def _decide(self, staged: Staged, grad: bool, tensors: Tensors, symbols: list[int] | None) -> bool:
+        """Raises what a run of all stages would say of these inputs, as far as this stage can tell. True: guards are
+        left that it cannot decide."""
+        engine = self._engine(staged, grad)
+        program = engine.program if isinstance(engine, Recomputed) else engine
+        program.native.check_run(tensors, symbols)
+        if staged not in self._guards:
+            self._guards[staged] = staged.guards(self._state, self._checks(staged), self._device)
+        early = self._guards[staged]
+        if early.program is not None:
+            early.program.run(tensors, symbols)
+        return early.late
+
+    def _now(self) -> Before:
+        """What a run of this stage changes of the model, as it is now, to be put back."""
+        plans = self._attempt(lambda plans, key, tensors: plans, ())
+        places: dict[str, tuple[Any, Any]] = {}
+        lost = False
+        for staged in (p.main for p in plans):
+            state = staged.programs[self.index].native.state()
+            places.update({name: self._state[name] for name, _, _, written in state if written and name in self._state})
+            lost |= bool(staged.effects(self.index).keys() & _BEYOND)
+        return _Changed(list(places.values()), lost).now()
 
     def _serving(self, plans: StagePlans, key: tuple[bool, bool], tensors: Tensors) -> tuple[Staged, list[int] | None]:
         """The plan for these sizes; sizes that are used for the first time are recorded."""
@@ -683,21 +803,21 @@ class Stage(nn.Module):
         return tuple(known.get(name, fixed.get(name, here[name])) for name in plans.sized.names)
 
     def _engine(self, staged: Staged, grad: bool) -> Program | Recomputed:
-        key = id(staged)
-        if key not in self._engines:
+        if staged not in self._engines:
             staged.check_apart()
             self._adopt(staged)
             recompute = self._recompute and grad
-            self._engines[key] = staged.engine(self.index, self._state, self._checks(staged), recompute, self._device)
-        return self._engines[key]
+            self._engines[staged] = staged.engine(
+                self.index, self._state, self._checks(staged), recompute, self._device
+            )
+        return self._engines[staged]
 
     def _checks(self, staged: Staged) -> _native.Checks:
         """The model is as it was captured, but for its mode, which the stage has its own of; and both have the same
         tensors."""
         names = (name for name, _, _, _ in staged.programs[self.index].native.state())
-        return stage_checks(
-            staged.captured.modules, ((name, staged.captured.state[name], self._state[name]) for name in names)
-        )
+        places = ((name, staged.captured.state[name], self._state[name]) for name in names)
+        return stage_checks(staged.captured.modules, places, self.index == 0)
 
 
 def _item(holder: Any, key: Any) -> Any:

@@ -179,6 +179,15 @@ class Target:
         except (TypeError, ValueError):
             return None
 
+    def collected(self, names: Iterable[str]) -> list[str]:
+        """Those of these keywords that the forward takes as **kwargs."""
+        signature = self.signature()
+        parameters = signature.parameters.values() if signature is not None else ()
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+            return []
+        named = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
+        return [k for k in names if k not in named]
+
 
 def _join(*parts: str) -> str:
     return ".".join(p for p in parts if p)

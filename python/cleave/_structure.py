@@ -167,6 +167,11 @@ class Structure:
         flat = [(_tree.T_TUPLE, 2), (_tree.T_TUPLE, n), *((_tree.T_VALUE, 0) for _ in range(n)), (_tree.T_DICT, 0)]
         self.flat = n if [t[:2] for t in self.tokens] == flat else -1  # -1: something else
 
+    @property
+    def computes_numbers(self) -> bool:
+        """Some of it are numbers that each run computes, not tensors."""
+        return any(t[0] in FORMULAS for t in self.tokens)
+
     # ---- outputs
 
     def rebuild(self, leaves: Sequence[Any]) -> Any:

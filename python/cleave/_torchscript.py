@@ -62,7 +62,7 @@ class _Conversion:
     def __init__(self, traced: tracing.TracedModule, folder: Path) -> None:
         changed = traced._changed()
         if changed is not None:
-            raise ArgumentError(f"{changed}: what is compiled has the old weights; trace the model again")
+            raise ArgumentError(f"{changed}: the compiled code has the old weights; trace the model again")
         own = vars(traced)
         self.traced, self.folder = traced, folder
         self.plan: Plan = own["_plan"]
@@ -182,7 +182,8 @@ class _Conversion:
     def _source(self, path: Path, first: int) -> tuple[torch.nn.Module, list[str]]:
         """The generated source as a module with its tensors, and the sizes that it takes in addition."""
         artifact = _native.Artifact(os.fsencode(path), [], False, False)
-        runtime = _native.Runtime(artifact, None, None, True, False)
+        how = (False, False, None, 0, False, 0.0, 0, False)
+        runtime = _native.Runtime(artifact, None, None, True, False, *how, _native.SANDBOX_OFF)  # it is our own file
         plan = artifact.plan(0)[0]
         count = plan.node_count()
         places = plan.places(0, count)[0]
@@ -236,7 +237,31 @@ class _Conversion:
             if dtype in DTYPES:
                 tests.insert(0, f"{value}.dtype == {DTYPES[dtype]}")
             self._check(" and ".join(tests), f"{name} is {dtype}[{', '.join(dims)}] where this was traced")
+        self._check_asked(values, shown)
         self._check_sizes()
+
+    def _check_asked(self, values: Sequence[str], shown: Sequence[str]) -> None:
+        """What the forward asks of its inputs. TorchScript cannot tell whether two tensors are one object, only whether
+        they are on the same memory in the same way, as all that are one do."""
+        _, _, same, flags = self.captured.modules.made_of
+        if same is not None and same != list(range(len(same))):
+            raise CaptureError(
+                f"{self.name} may ask whether two inputs are the same tensor, and was traced with one tensor for two: "
+                "TorchScript cannot ask that; trace it with two tensors"
+            )
+        kinds = [(dtype, len(dims)) for _, dtype, dims, _ in self.runtime.inputs()]
+        for i in range(len(values) if same is not None else 0):
+            for k in [k for k in range(i) if kinds[k] == kinds[i]]:
+                self._check(
+                    f"not {values[i]}.is_set_to({values[k]})",
+                    f"{shown[i]} and {shown[k]} are the same tensor, for which the model asks, and were two where this "
+                    "was traced: give it a copy",
+                )
+        for value, name, flag in zip(values, shown, flags, strict=False):
+            if flag >= 0:
+                did = "required" if flag else "did not require"
+                test = f"{'' if flag else 'not '}{value}.requires_grad"
+                self._check(test, f"{name} {did} grad where this was traced, and the model asks for that")
 
     def _check(self, test: str, otherwise: str) -> None:
         text = otherwise.replace("\\", "").replace('"', "'")

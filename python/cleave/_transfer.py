@@ -1,6 +1,6 @@
 """Copies boundaries between devices while the next batch is computed.
 
-A Lane copies beside what the caller's streams compute: on a stream of its own for each GPU, to and from pinned memory
+A Lane copies while the caller's streams compute: on a stream of its own for each GPU, to and from pinned memory
 of the host. That memory is torch's, which uses it again when nobody holds it any more: a boundary that a caller keeps
 stays what it is. `ahead` begins with the next item before it waits for the one before, and keeps the order, also of
 errors."""

@@ -335,7 +335,9 @@ def match(want: Spec, got: Spec, path: str) -> None:
     if want.kind != got.kind or (want.cls is not got.cls and want.kind != "leaf"):
         raise InputError(f"{where}: the plan was captured with {_name(want)}, got {_name(got)}")
     if want.kind == "pytree" and not _equal(want.context, got.context):
-        raise InputError(f"{where}: the {want.cls.__qualname__} differs from the captured one in what is no tensor")
+        raise InputError(
+            f"{where}: the {want.cls.__qualname__} differs from the captured one in a field that is no tensor"
+        )
     if want.kind == "const" and not same_constant(want, got):
         raise InputError(
             f"{where} was {_name(want)} when the plan was captured and is {_name(got)} now; a plan is for one value"

@@ -35,7 +35,7 @@ class Kind(enum.Enum):
     OBJECT = enum.auto()  # attributes alone
 
 
-# Of what has no attributes of its own beside these, or those in its __dict__.
+# Types whose objects have only these attributes and those in their __dict__.
 FIELDS_OF: dict[type, tuple[str, ...]] = {
     types.MethodType: ("__self__", "__func__"),
     types.BuiltinMethodType: ("__self__", "__name__"),

@@ -124,7 +124,7 @@ class Recording:
     def opaque(
         self, what: Callable[..., Any], name: str, args: Any, kwargs: Any, own: Sequence[torch.Tensor] = ()
     ) -> Any:
-        """Runs something as one node, which replay calls again. own: tensors that it reads beside its arguments."""
+        """Runs something as one node, which replay calls again. own: tensors it reads in addition to its arguments."""
         arguments, tensors, _ = _tree.flatten((args, kwargs))
         given = [*tensors, *own]
         self.stream.python_begin(name, given)
@@ -438,8 +438,8 @@ def _wrap_saved_hooks() -> Callable[[], None]:
         known = isinstance(self, torch.autograd.graph.save_on_cpu) or type(self).__module__ == checkpoint.__name__
         if recording is not None and recording.grad and not known:
             recording.stream.fail(
-                "the forward sets saved_tensors_hooks, which change what the backward finds, and which a plan would "
-                "not call: set them around the call"
+                "the forward sets saved_tensors_hooks, which change what the backward pass sees, and which a plan "
+                "would not call: set them around the call"
             )
         return original(self)
 

@@ -13,7 +13,7 @@ Opening a file runs nothing that is in it (docs/artifact.md)."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -24,13 +24,16 @@ from ._save import Path
 from ._structure import Record as Record
 from ._structure import Structure
 from ._threads import read_threads
-from .errors import ArgumentError, InputError
+from .errors import ArgumentError, GuardError, InputError
 from .optimize import read_level
-from .payload import BoundaryPayload, TensorSchema, boundary_facts, dims, read_device
+from .payload import BoundaryPayload, Compress, TensorSchema, boundary_facts, dims, read_device
 from .plan import Node
+from .remote import RemoteSplit, connect
 from .signing import read_keys
 from .spec import SplitCandidate
 from .visualization import Drawable, Subject
+
+log = _log.logger("file")
 
 
 class Port(NamedTuple):
@@ -97,15 +100,16 @@ def load(
     timeout: float | None = None,
     max_memory: int | None = None,
     trusted_keys: Iterable[Path] | None = None,
-    sandbox: bool = False,
+    sandbox: bool | None = None,
     engine: str | None = None,
 ) -> LoadedModel:
     """Opens a .clv file. Weights stay on the file's mapped memory until they are used, or go to `device`.
 
     part: "prefix" or "suffix" of a file with a whole, cut model. types: classes that outputs may be rebuilt as;
     others are dict-like stand-ins with the same fields. allow_operators: beyond the list of those known to be safe.
-    check: compare all weights with their digests, which reads the whole file. copy: read the file into memory
-    instead of mapping it, so that nothing that happens to the file later reaches the model; with check it is.
+    check: compare all weights with their digests, which reads the whole file; with engine="native" also its results
+    with the tape's, on inputs that are made up. copy: read the file into memory instead of mapping it, so that nothing
+    that happens to the file later reaches the model; with check it is.
     unproven: also serve sizes at which the model was never recorded. debug: check every result against the plan.
     allow_compiled: compiled parts may run, which are code of whoever made the file; without it those that you did
     not compile yourself run operator by operator. "signed": only where a trusted key signed the file. tape_only: no
@@ -118,8 +122,10 @@ def load(
     public keys (Ed25519), each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is
     opened, anything else is a SignatureError before a byte of it is parsed. The file is read into memory then, so
     that what was verified is what runs. sandbox: run in another process that can compute and nothing else, on the
-    CPU, from a copy of the file, for 60 s a run where timeout is None; a crash there is CrashError here. engine:
-    what runs it, "tape" (libtorch); None or "auto": the first that takes the file."""
+    CPU, from a copy of the file, for 600 s a run where timeout is None; a crash there is CrashError here. None: for
+    a file that nobody vouches for, which neither you saved nor a trusted key signed (docs/security.md); False: you
+    trust the file, and so does allow_compiled=True. engine: what runs it, "tape" (libtorch) or "native" (Cleave's own
+    kernels on the CPU, docs/native.md); None or "auto": the first that takes the file."""
     names = list(allow_operators)
     for name in names:
         if not isinstance(name, str) or isinstance(allow_operators, str):
@@ -136,16 +142,71 @@ def load(
         raise ValueError('allow_compiled="signed" needs trusted_keys: without them no file counts as signed')
     if not signed and not isinstance(allow_compiled, bool):
         raise TypeError(f'allow_compiled is True, False or "signed", not {allow_compiled!r}')
+    apart = _sandbox(sandbox)
     if sandbox and copy is False:
         raise ArgumentError("a sandbox runs a copy of the file: copy=False and sandbox=True do not go together")
-    artifact = _native.Artifact(os.fsencode(path), names, check, check or sandbox if copy is None else copy, keys)
+    copied = check or sandbox is True if copy is None else copy
+    artifact = _native.Artifact(os.fsencode(path), names, check, copied, keys)
     how = (allow_compiled is True, tape_only, read_level(optimize), read_threads(threads), any_weights)
-    most = (timeout or 0.0, max_memory or 0, signed, sandbox, engine)
-    runtime = _native.Runtime(artifact, where, part, unproven, debug, *how, *most)
-    model = LoadedModel(str(path), artifact, runtime, part, types)
-    if not sandbox:
+    most = (timeout or 0.0, max_memory or 0, signed, apart, engine)
+    arguments = (artifact, where, part, unproven, debug, *how, *most)
+    model = LoadedModel(str(path), artifact, _native.Runtime(*arguments), part, types)
+    model._arguments = arguments
+    if not model.sandboxed:
         _warn_barred(model)
+    elif sandbox is None:
+        log.info("%s: nobody vouches for this file (%s): it runs in a sandbox", path, artifact.unvouched())
+    if check and engine == "native":
+        _compare(str(path), artifact, part, apart)
     return model
+
+
+def _compare(path: str, artifact: Any, part: str | None, sandbox: int) -> None:
+    """Raises where the native engine gives other numbers than the tape; says so where made-up inputs lead nowhere."""
+    try:
+        off = _native.compare_engines(artifact, part, sandbox)
+    except GuardError as error:
+        log.warning("%s: the native engine was not compared with the tape, on made-up inputs: %s", path, error)
+    else:
+        log.info("%s: the native engine gives the tape's numbers, off by %.2g at most", path, off)
+
+
+def _sandbox(wanted: bool | None) -> int:
+    if wanted is not None and not isinstance(wanted, bool):
+        raise TypeError(f"sandbox is None, True or False, not {wanted!r}")
+    return {None: _native.SANDBOX_AUTO, True: _native.SANDBOX_ON, False: _native.SANDBOX_OFF}[wanted]
+
+
+def pack_weights(
+    path: Path,
+    output: Path | None = None,
+    *,
+    isas: Iterable[str] = (),
+    allow_operators: Iterable[str] = (),
+    sandbox: bool | None = None,
+    compare: bool = False,
+) -> None:
+    """Adds to a .clv file its weights as the native engine wants them, so that a start need not pack them.
+
+    The file is checked first, with all its data. output: where the packed file goes; None: in the place of the file,
+    whole or not at all. isas: the instruction sets of the machines that will run it, "avx2", "avx512", "neon", "base",
+    from any machine; none: that of this one. A file runs everywhere all the same. allow_operators: as for `load`.
+    sandbox=False: also pack a file that nobody vouches for; nothing is packed in a sandbox. compare: then run the
+    packed file by the native engine and on the tape, on inputs that are made up, and raise where they differ.
+
+    >>> import torch, cleave
+    >>> cleave.capture(torch.nn.Linear(4, 4), torch.ones(2, 4)).save("small.clv")
+    >>> cleave.pack_weights("small.clv", "packed.clv", isas=["neon", "avx2"])
+    >>> cleave.load("packed.clv", engine="native")(torch.ones(2, 4)).shape
+    torch.Size([2, 4])
+    """
+    os.stat(path)
+    artifact = _native.Artifact(os.fsencode(path), list(allow_operators), False)
+    to = path if output is None else output
+    _native.pack_weights(artifact, list(isas), os.fsencode(to), _sandbox(sandbox))
+    if compare:
+        packed = _native.Artifact(os.fsencode(to), list(allow_operators), False)
+        _compare(str(to), packed, None, _sandbox(sandbox))
 
 
 def _warn_barred(model: LoadedModel) -> None:
@@ -185,6 +246,9 @@ class LoadedModel(_show.Shown, Drawable):
         self._input = Structure(first.tree(False), types, names=first.input_names())
         self._ties: dict[str, str] = first.ties()
         self._lent: _Lent | None = None  # by state_dict(), as they were
+        self._packed = artifact.packed(0) is not None  # and nobody looked yet whether that was of use
+        self._arguments: tuple[Any, ...] | None = None  # of the runtime: for others of the same file
+        self._saved_version: int = runtime.weight_version()
 
     def _plan(self, i: int) -> _PlanHere:
         native, signature, _first, _end, cut, stores, points, fixed = self._artifact.plan(i)
@@ -198,6 +262,7 @@ class LoadedModel(_show.Shown, Drawable):
         self._need("all")
         self._look_at_lent()
         which, _, out, _ = self._runtime.run(self._input.take_apart(args, kwargs))
+        self._note_packing()
         return self._plans[which].output.rebuild(out)
 
     def run_prefix(self, *args: Any, **kwargs: Any) -> BoundaryPayload:
@@ -206,6 +271,7 @@ class LoadedModel(_show.Shown, Drawable):
         self._look_at_lent()
         leaves = self._input.take_apart(args, kwargs)
         which, sizes, tensors, version = self._runtime.run(leaves)
+        self._note_packing()
         sizes = {**sizes, **self._plans[which].fixed}
         inputs, labels, _, schemas = self._runtime.plan(which)
         return BoundaryPayload(
@@ -234,7 +300,44 @@ class LoadedModel(_show.Shown, Drawable):
         sizes = [-1 if name is None else boundary.sizes[name] for name in symbols]
         tensors = [boundary.tensors[label] for label in labels]
         which, out = self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version)
+        self._note_packing()
         return self._plans[which].output.rebuild(out)
+
+    def _note_packing(self) -> None:
+        """Says so once where packed weights of the file were of no use: the next start takes as long."""
+        if not self._packed:
+            return
+        self._packed = False
+        found, repacked, damaged = self._runtime.packing()
+        if repacked:
+            why = "damaged" if damaged else "for another machine or another version"
+            log.warning(
+                "%s: %d of %d weights were packed in memory, because the packed ones of the file are %s; "
+                "cleave.pack_weights makes them anew",
+                *(self.path, repacked, repacked + found, why),
+            )
+
+    def remote(
+        self,
+        url: str,
+        *,
+        compress: Compress = None,
+        fallback: Callable[[BoundaryPayload], Any] | None = None,
+        **options: Any,
+    ) -> RemoteSplit:
+        """This prefix with its suffix on a server: the prefix runs here, the rest at url, as cleave.connect takes it.
+
+        compress: how boundaries are sent. fallback: a function of a boundary that runs the rest while the server is
+        away, as run_suffix of the other half; None: RemoteError is raised. options: those of connect. The server is
+        asked at the first call."""
+        self._need("prefix")
+        return RemoteSplit(self, connect(url, **{"lazy": True, **options}), compress, fallback)
+
+    def _outputs_from(self, boundary: BoundaryPayload, tensors: Sequence[torch.Tensor]) -> Any:
+        plan = next(p for p in self._plans if p.signature == boundary.graph_signature)
+        if plan.stores or plan.output.computes_numbers:
+            raise InputError("some of what the suffix gives are no tensors, and a server gives tensors alone")
+        return plan.output.rebuild(tensors)
 
     def _need(self, part: str) -> None:
         if self.part != part:
@@ -252,6 +355,11 @@ class LoadedModel(_show.Shown, Drawable):
         return version
 
     @property
+    def changed(self) -> bool:
+        """Whether it has other weights than its file."""
+        return self.weight_version != self._saved_version
+
+    @property
     def about(self) -> dict[str, str]:
         """Where the file comes from: the model's class, the version of torch, what the writer added."""
         notes: dict[str, str] = self._artifact.about()
@@ -262,6 +370,11 @@ class LoadedModel(_show.Shown, Drawable):
         """Fingerprint of the trusted key that signed the file; None: it was loaded without trusted_keys."""
         signer: str | None = self._artifact.signer()
         return signer
+
+    @property
+    def sandboxed(self) -> bool:
+        """Whether it runs in a sandbox: asked for, or because nobody vouches for the file."""
+        return bool(self._runtime.sandboxed())
 
     @property
     def inputs(self) -> list[Port]:

@@ -42,7 +42,7 @@ class SegmentJob:
     @cached_property
     def model(self) -> LoadedModel:
         """The segment as a model of its own: nodes, weights, inputs and outputs; it can be called."""
-        return load(os.path.join(self.folder, "segment.clv"), unproven=True)
+        return load(os.path.join(self.folder, "segment.clv"), unproven=True, sandbox=False)  # the tracer wrote it
 
     @cached_property
     def job(self) -> dict[str, Any]:

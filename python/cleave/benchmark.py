@@ -443,11 +443,11 @@ class _Ready(NamedTuple):
         told = dataclasses.replace(result, name=name, split_id=self.runtime.split_id, execution_mode=self.runtime.mode)
         if boundary is None:
             return told
-        engines = self.runtime._named(boundary).engines  # what ran the halves when this boundary was made
+        halves = self.runtime._named(boundary).halves  # what ran the halves when this boundary was made
         return dataclasses.replace(
             told,
-            active_backend=engines.active_backend,
-            fallback_reason=engines.fallback_reason,
+            active_backend=halves.active_backend,
+            fallback_reason=halves.fallback_reason,
             prepare_s=self.prepare_s,
             first_run_s=self.first_run_s,
         )

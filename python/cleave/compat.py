@@ -629,12 +629,12 @@ def pipe_model(
 ) -> pipe.PartitionedPlan:
     """cleave.pipe_model, with all its other arguments.
 
-    output_file: the stages are written there as Python code; what was measured is kept beside it, so that the same call
+    output_file: the stages are written there as Python code; measurements are kept next to it, so that the same call
     gives the same stages again. Options of autopipe's own working, as use_graph_profiler, have no effect."""
     ignored = [name for name, default in _NO_EFFECT.items() if options.pop(name, default) not in (default, None, {})]
     if ignored:
         warn(f"pipe_model: {', '.join(ignored)} of autopipe: these have no effect here")
-    beside = None if output_file is None else Path(output_file).with_suffix(".profile.json")
+    measured = None if output_file is None else Path(output_file).with_suffix(".profile.json")
     partitioned = pipe.pipe_model(
         model,
         model_args,
@@ -647,7 +647,7 @@ def pipe_model(
         node_weight_function=node_weight_function,
         edge_weight_function=edge_weight_function,
         partitioning_method=partitioning_method,
-        **{"profile": profiles_cache_name or beside, **options},
+        **{"profile": profiles_cache_name or measured, **options},
     )
     if output_file is not None:
         partitioned.write_source(output_file, explicit_del=generate_explicit_del)

@@ -1,5 +1,6 @@
 """`make demo`: a real network captured, cut in two and replayed from C, next to eager PyTorch; then saved as two files,
-which two processes without Python run, and drawn as a report.
+which two processes without Python run, the first also without libtorch, and a server the second; and drawn as a
+report.
 
 python -m cleave.demo [--boundary 50%] [--batch 4] [--size 96] [--iterations 20] [--show-plan] [--folder build/demo]
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -91,6 +93,57 @@ def without_python(folder: Path, runtime: cleave.SplitRuntime, x: Tensor, want: 
     return same
 
 
+def on_a_device(program: Path | None, folder: Path, want: dict[str, Tensor]) -> bool:
+    """The prefix, packed, run by the static program for devices, without libtorch; the suffix on the tape."""
+    crossing, result = folder / "edge.safetensors", folder / "output.safetensors"
+    if program is None:
+        line("no torch", "make demo also builds a static program that runs prefix.clv without libtorch")
+        return True
+    if not program.is_file():
+        line("no torch", f"there is no {program}: `make edge` builds it")
+        return False
+    cleave.pack_weights(folder / "prefix.clv", folder / "packed.clv")
+    command = [str(program), "run", "--quiet", "--no-sandbox", str(folder / "packed.clv"), "-o", str(crossing)]
+    subprocess.run([*command, "--input", f"{folder / 'input.safetensors'}:0"], check=True, stdout=subprocess.DEVNULL)
+    command = [str(find_command()), "run", "--quiet", str(folder / "suffix.clv"), "--boundary", str(crossing)]
+    subprocess.run([*command, "-o", str(result)], check=True, stdout=subprocess.DEVNULL)
+    got = read_file(str(result))
+    off = max(((got[k] - want[k]).abs().max() / want[k].abs().max()).item() for k in want)
+    size = f"{program.stat().st_size / 1e6:.1f} MB"
+    line("no torch", f"{program.name} run prefix.clv, {size} in all | cleave run suffix.clv: within {off:.0e} of eager")
+    return off < 1e-4
+
+
+def over_a_server(folder: Path, x: Tensor, want: dict[str, Tensor]) -> bool:
+    """The prefix here, its suffix behind `cleave serve` on the loopback address, which ends with this call."""
+    log = folder / "server.log"
+    with log.open("w") as to:
+        command = [str(find_command()), "serve", "--port", "0", "--workers", "1", str(folder / "suffix.clv")]
+        server = subprocess.Popen(command, stderr=to)
+    try:
+        found = None
+        for _ in range(600):
+            found = re.search(r"serving at http://\S*:(\d+)", log.read_text())
+            if found or server.poll() is not None:
+                break
+            time.sleep(0.05)
+        if not found:
+            line("server", "this build of cleave has none" if server.poll() is not None else "it does not start")
+            return server.poll() is not None
+        there = cleave.load(folder / "prefix.clv").remote(f"http://127.0.0.1:{found[1]}/suffix")
+        got = there(x)
+    finally:
+        server.terminate()
+        server.wait(30)
+    same = all(torch.equal(got[k], want[k]) for k in want)
+    t = there.times
+    assert t is not None
+    spent = f"{1e3 * t.total:.1f} ms, {1e3 * t.compute:.1f} of them the suffix"
+    line("server", f"prefix here | {t.sent_bytes:,} bytes | cleave serve suffix.clv: {spent}")
+    line("parity", "equal to eager bit for bit" if same else "DIFFERS from eager")
+    return same
+
+
 def line(label: str, text: str) -> None:
     print(f"  {label:<12}{text}", flush=True)
 
@@ -104,6 +157,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--iterations", type=int, default=20, help="timed runs of each (default 20)")
     folder = Path("build/demo") if Path("build").is_dir() else Path("cleave-demo")
     parser.add_argument("--folder", type=Path, default=folder, help=f"where files go (default {folder})")
+    parser.add_argument("--edge", type=Path, help="the program of `make edge`, which runs the prefix without libtorch")
     parser.add_argument("--show-plan", action="store_true", help="print the captured plan")
     options = parser.parse_args(argv)
 
@@ -153,10 +207,12 @@ def main(argv: list[str] | None = None) -> int:
     for r in results:
         how = f"within {off:.0e} of its numbers" if r.name == "Cleave fast" else "the same bits"
         times = results[0].median_latency_s / r.median_latency_s  # of the numbers that stand there
-        beside = "" if r.name == "eager" else f"   {times:.2f} times as fast, {how}"
-        line(r.name, f"{1e3 * r.median_latency_s:7.2f} ms{beside}")
+        ratio = "" if r.name == "eager" else f"   {times:.2f} times as fast, {how}"
+        line(r.name, f"{1e3 * r.median_latency_s:7.2f} ms{ratio}")
     options.folder.mkdir(parents=True, exist_ok=True)
     apart = without_python(options.folder, runtime, other, want)
+    apart &= over_a_server(options.folder, other, want)
+    apart &= on_a_device(options.edge, options.folder, want)
     line("report", f"{runtime.report(options.folder / 'report.html')}, for a browser")
     return 0 if same and apart else 1
 

@@ -91,6 +91,10 @@ class PayloadError(CleaveError, ValueError):
     """A payload is malformed, holds what it cannot hold, or belongs to something else; the message has the reason."""
 
 
+class RemoteError(CleaveError, ConnectionError):
+    """A server cannot be reached, is too busy, took too long, or answers what is no answer."""
+
+
 class PipelineError(CleaveError, RuntimeError):
     """A pipeline cannot run: a rank is gone, the ranks do not agree, or something cannot cross between stages."""
 
@@ -120,6 +124,7 @@ _native.set_error_classes(
         _native.E_CRASHED: CrashError,
         _native.E_PAYLOAD: PayloadError,
         _native.E_ARTIFACT: ArtifactError,
+        _native.E_REMOTE: RemoteError,
     }
 )
 

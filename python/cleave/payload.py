@@ -1,4 +1,4 @@
-"""What crosses between processes: the boundary of a split, or any values, as a safetensors file (docs/payload.md).
+"""Payloads: the boundary of a split, or any values, as a safetensors file (docs/payload.md).
 
 Nothing is pickled and no code runs when a payload is read; a file that is not as it should be is a PayloadError.
 
@@ -101,9 +101,10 @@ class BoundaryPayload(_show.Shown):
     def to_bytes(self, compress: Compress = None, *, checksum: bool = True) -> bytes:
         """The payload as a safetensors file.
 
-        compress: "fp16", "bf16" or "int8" for all floating-point `tensors` that get smaller by it, "zstd" (without a
-        loss) for all, or {label: method} for some of them; compression_error then says what it cost. `values` stay
-        exact. Tensors on other devices are copied to the CPU first. checksum: readers notice a changed byte."""
+        compress: "fp16", "bf16", "int8" or "q1" to "q8" (bits per element, clipped and entropy-coded) for all
+        floating-point `tensors` that get smaller by it, "zstd" (without a loss) for all, or {label: method} for some of
+        them; compression_error then says what it cost. `values` stay exact. Tensors on other devices are copied to the
+        CPU first. checksum: readers notice a changed byte."""
         data = self._write(compress, checksum, None)
         assert data is not None
         return data
@@ -253,14 +254,10 @@ def check(
 
 
 def boundary_facts(payload: BoundaryPayload) -> _native.BoundaryFacts:
-    """What a boundary says of itself, as C takes it, where texts end at a NUL: none of ours has one."""
-
-    def text(x: Any) -> str:
-        return str(x).replace("\0", "\\0")
-
-    sizes = {text(name): n for name, n in payload.sizes.items()}
-    labels = [text(label) for label in payload.tensors]
-    return text(payload.split_id), text(payload.graph_signature), payload.batch_size, sizes, labels
+    """What a boundary says of itself, as C takes it."""
+    sizes = {str(name): n for name, n in payload.sizes.items()}
+    labels = [str(label) for label in payload.tensors]
+    return str(payload.split_id), str(payload.graph_signature), payload.batch_size, sizes, labels
 
 
 def check_tensors(schema: Mapping[str, TensorSchema], tensors: dict[str, torch.Tensor], sizes: dict[str, int]) -> None:

@@ -25,16 +25,16 @@ from . import _native, _report, _save, _show, _tree, progress
 from . import profile as profiles
 from ._arguments import renamed
 from ._block_calls import call_texts
-from ._capture import Arguments, Captured, take_apart
+from ._capture import Arguments, Captured, each, own_copy, take_apart
 from ._dims import DynamicDims, SizeSpec
-from ._dispatch import Served, Ways
+from ._dispatch import Served, Variants
 from ._log import logger
-from ._regime import Reader, Regime
-from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved, put_numbers
+from ._regime import Reader, Regime, for_file
+from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved
 from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
 from .errors import ArgumentError, CaptureError, CleaveError, InputError, SplitError, first_line
-from .plan import Plan, as_call, finish, see, see_all
+from .plan import Plan, as_call, as_inputs, see, see_all
 from .profile import Profile
 
 if TYPE_CHECKING:
@@ -99,6 +99,10 @@ class PartitionedPlan(_show.Shown):
         self._whole = True  # the parameters of all stages are here
         self._stages: dict[int, Stage] = {}
         self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
+        self._seen: list[tuple[Any, Any]] = []  # calls besides the example that it was shown
+        self._variants_seen: dict[
+            int, tuple[StagePlans, ...]
+        ] = {}  # by id of the first: what serves the example and those
         self._example = example
         if made is not None:
             self._begin(made._target, made._first)
@@ -110,6 +114,8 @@ class PartitionedPlan(_show.Shown):
         self.signature = first.main.signature
         tensors = [*take_apart(self._target, *example).leaves, *(t.tensor for t in self._target.tensors())]
         self._home = tensors[0].device if tensors else torch.device("cpu")  # what the plans are for
+        for args, kwargs in made._seen if made is not None else ():
+            self._see(args, kwargs)
 
     # ---- making
 
@@ -146,14 +152,14 @@ class PartitionedPlan(_show.Shown):
             target.name, self._want.max_plans, self._want.records, self._record
         )
         self._first = self._make(regime, self._example, None, made)
-        self._served.add(self._served.ways(regime), self._first)
+        self._served.add(self._served.variants(regime), self._first)
 
-    def _record(self, ways: Ways[StagePlans], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StagePlans:
+    def _record(self, variants: Variants[StagePlans], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StagePlans:
         """Captures the model as it is, and puts the nodes into the stages of the first plan."""
-        regime = ways.regime
+        regime = variants.regime
         assert isinstance(regime, Regime)
         leaves = take_apart(self._target, args, kwargs).leaves
-        if not ways.all and regime.plain is None:
+        if not variants.all and regime.plain is None:
             self._first.check_shapes(leaves)  # before the model is run on them
         if not self._whole:
             raise InputError(
@@ -283,32 +289,38 @@ class PartitionedPlan(_show.Shown):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._need_data()
         args, kwargs, leaves, plain = self.plan.arrange(args, kwargs)
-        ways = self._ways(leaves, plain)
+        variants = self._variants(leaves, plain)
         try:
-            return self._run(ways, (args, kwargs), leaves)
+            return self._run(variants, (args, kwargs), leaves)
         except InputError:
             self._reader.refresh()
-            again = self._ways(leaves, plain)
-            if again is ways:
-                for plans in ways.all[:1]:
+            again = self._variants(leaves, plain)
+            if again is variants:
+                for plans in variants.all[:1]:
                     plans.explain(args, kwargs)
                 raise
         return self._run(again, (args, kwargs), leaves)
 
-    def _ways(self, leaves: Sequence[torch.Tensor], plain: Hashable = None) -> Ways[StagePlans]:
+    def _variants(self, leaves: Sequence[torch.Tensor], plain: Hashable = None) -> Variants[StagePlans]:
         """Those of the model as it is now."""
-        return self._served.ways(self._reader.regime(leaves, torch.is_grad_enabled(), plain))
+        return self._served.variants(self._reader.regime(leaves, torch.is_grad_enabled(), plain))
 
-    def _run(self, ways: Ways[StagePlans], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]) -> Any:
-        return self._served.serve(ways, inputs, leaves, _run_staged, self._want.recomputation)
+    def _run(self, variants: Variants[StagePlans], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]) -> Any:
+        return self._served.serve(variants, inputs, leaves, _run_staged, self._want.recomputation)
 
     def see(self, example: Any) -> None:
         """Has the partition serve data like this, where the forward goes another way than in the example: what it does
         there is recorded if no plan has it yet. example: a tuple of inputs, or a dict of keyword inputs. The model is
         left as it was."""
         self._need_data()
+        arguments = take_apart(self._target, *as_inputs(example))
+        self._see(*arguments.rebuild(each(arguments.leaves, own_copy)))
+
+    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with torch.set_grad_enabled(self._want.training):
-            see(self._target, example, self)
+            see(self._target, args, kwargs, self)
+        self._seen.append((args, kwargs))
+        self._variants_seen.clear()
 
     def _need_data(self) -> None:
         if self._target.shapes:
@@ -361,11 +373,11 @@ class PartitionedPlan(_show.Shown):
         if moves and self._whole:
             flags = tuple(m.training for _, m in self._target.modules())
             for mode in (Mode(flags, self._want.training), Mode((False,) * len(flags), False)):
-                self._of_mode(mode)  # what can be asked for later has to be seen now
+                self._every(mode)  # what can be asked for later has to be seen now
         if stage is None or moves:
             others = list(self._stages.values()) if stage is None else stage.others
             how = (self._want.recomputation, where if moves else None, others)
-            stage = Stage(i, self._first, self._of_mode, *how)
+            stage = Stage(i, self._every(Mode(self._first.regime.training, self._first.regime.grad)), self._every, *how)
         if moves:
             self._whole = False
             stage.to(where)
@@ -381,18 +393,49 @@ class PartitionedPlan(_show.Shown):
             self._reader.refresh()
             leaves = take_apart(self._target, *self._example).leaves
             with torch.set_grad_enabled(mode.grad):
-                ways = self._ways(leaves)
-            self._served.serve(ways, self._example, leaves, _itself)
-            self._by_mode[mode] = ways.all[0]
+                variants = self._variants(leaves)
+            self._served.serve(variants, self._example, leaves, _itself)
+            self._by_mode[mode] = variants.all[0]
         return self._by_mode[mode]
+
+    def _every(self, mode: Mode) -> tuple[StagePlans, ...]:
+        """The variants for a mode of the model: of the example, then of the other calls that it was shown, in their
+        order."""
+        first = self._of_mode(mode)
+        if id(first) not in self._variants_seen:
+            found = [first]
+            for args, kwargs in self._seen if self._whole else ():
+                try:
+                    with mode.of(self._target):
+                        see(self._target, args, kwargs, lambda *a, **k: self._find(found, *a, **k))
+                except CleaveError as error:  # of another mode than the one that it was shown for
+                    log.info("%s: a call that it was shown cannot run in this mode: %s", self._target.name, error)
+            self._variants_seen[id(first)] = tuple(dict.fromkeys(found))
+        return self._variants_seen[id(first)]
+
+    def _find(self, found: list[StagePlans], *args: Any, **kwargs: Any) -> None:
+        """Adds the plans that serve a call."""
+        args, kwargs, leaves, plain = self.plan.arrange(args, kwargs)
+        if plain is not None:  # a call of several processes has those of the example
+            return
+        ran: list[StagePlans] = []
+
+        def run(staged: Staged, leaves: Sequence[torch.Tensor]) -> None:
+            ran.append(staged.plans)
+            _run_staged(staged, leaves, False)
+
+        self._served.serve(self._variants(leaves), (args, kwargs), leaves, run)
+        found.append(ran[-1])
 
     def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]:
         """The tensors of a call, as the first stage takes them."""
         return self.plan.flatten_inputs(args, kwargs)
 
     def pack_output(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any:
-        """What the model returns, from the tensors of the last stage and its `numbers`."""
-        return finish(self._first.main.captured, (), put_numbers(tensors, numbers))
+        """What the model returns, from the tensors of the last stage's last run and its `numbers`."""
+        last = self._stages.get(self.nstages - 1)
+        ran = self._first.main if last is None else last._ran
+        return ran.returned().pack(tensors, numbers)
 
     # ---- several processes
 
@@ -487,6 +530,7 @@ class PartitionedPlan(_show.Shown):
             not_saved(self._target),
             explicit_del,
             call_texts(plan.calls(0, plan.node_count())),
+            checks=main.captured.modules,
             **modes,
         )
         return text
@@ -554,24 +598,11 @@ class PartitionedPlan(_show.Shown):
     def _save(self, path: Any, weights: bool, prove: str, metadata: Mapping[str, str] | None, mode: Mode) -> None:
         plans = self._of_mode(mode)
         sized = plans.sized
-        if sized is not None and self._whole:
-            names = sized.names
-            _save.prove(sized, lambda point: plans.see(dict(zip(names, point, strict=True))), prove)
-        entries = [
-            _save.PlanEntry(
-                staged.captured,
-                staged.signature,
-                None,
-                _save.points_of(sized, staged.source),
-                _save.fixed_of(sized, staged.source),
-            )
-            for staged in plans.prepared()
-        ]
-        self.plan.refuse_collected()
+        entries = for_file(self._served, plans.siblings, prove if self._whole else None)
         firsts = [0, *plans.main.ends[:-1]]
         notes = {"stages": " ".join(map(str, firsts)), "devices": " ".join(map(str, self.device_of))}
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
-        head = _save.Head(self._target.name, batch, weights=fingerprint(self._target))
+        head = _save.Head(self._target, batch, weights=fingerprint(self._target))
         _save.save(path, head, entries, weights=weights, metadata={**notes, **(metadata or {})})
 
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
@@ -33,7 +32,8 @@ from ._capture import (
 )
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size, warn_of_images
-from ._dispatch import MAX_PLANS, Served, Ways, read_max_plans, read_on_guard
+from ._dispatch import MAX_PLANS, Served, Variants, read_max_plans, read_on_guard
+from ._engine import read_engine
 from ._log import logger
 from ._sizes import Sized, found_sizes
 from ._state import RandomState, Target, fingerprint
@@ -52,7 +52,7 @@ def plan_signature(captured: Captured, origin: str) -> str:
     """A short name for a plan: equal for equal plans. Constants are no part of the text: where there are any, plans
     made at other sizes (`origin`) may differ in them alone."""
     text: str = captured.plan.identity()
-    if "\nconst " in text:
+    if captured.plan.has_constants():
         text += origin
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
@@ -73,7 +73,7 @@ class Node(NamedTuple):
 
 
 class Program:
-    """A part of a captured plan, bound to the model's live tensors. (What Segment and GraphSegment fall back to.)"""
+    """A part of a captured plan, bound to the model's live tensors. (What Segment and GraphView fall back to.)"""
 
     active_backend = "tape"
     fallback_reason: str | None = None
@@ -89,10 +89,13 @@ class Program:
         optimize: Optimize = SAFE,
         graph: bool = False,
         threads: int = 0,
+        native: bool = False,
     ) -> None:
         level = LEVELS.index(optimize.level)
         where = (captured.plan, first, end, debug, inference, captured.state, captured.modules)
-        self.native = _native.Program(*where, [], level, list(optimize.off), graph, threads)
+        self.native = _native.Program(*where, [], level, list(optimize.off), graph, threads, False, native)
+        if native:
+            self.active_backend = "native"
         self.threads = threads
         self.run: Callable[..., tuple[Any, ...]] = self.native.run
         # Where the last tensors of a run belong: module tensors that this part of the forward re-binds.
@@ -112,11 +115,11 @@ class Program:
         return found[0] if found else "as captured\n"
 
 
-class Variant:
+class Ready:
     """A whole plan, ready to run."""
 
     signature = ""
-    plans: Way
+    plans: Variant
 
     def __init__(
         self,
@@ -125,30 +128,35 @@ class Variant:
         optimize: Optimize = SAFE,
         graph: bool = False,
         threads: int = 0,
+        native: bool = False,
     ) -> None:
         self.captured = self.source = captured
         nodes = captured.plan.node_count()
-        self.program = Program(captured, 0, nodes, debug=debug, optimize=optimize, graph=graph, threads=threads)
+        how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads, "native": native}
+        self.program = Program(captured, 0, nodes, debug=debug, **how)
+        if native:
+            self.program.native.ask()  # the first run is compared with the tape's
         self.run = self.program.run
         if graph:
-            from ._cuda_graph import GraphSegment
+            from ._cuda_graph import GraphView
 
-            self.run = GraphSegment(captured, 0, nodes, inference=False, program=self.program).run
+            self.run = GraphView(captured, 0, nodes, inference=False, program=self.program).run
 
     def __call__(self, leaves: Sequence[torch.Tensor]) -> Any:
         return finish(self.captured, self.program.rebinds, self.run(leaves))
 
 
-class Way:
-    """Records plans of one grad mode and layout of the inputs: for the sizes of an example, or for many."""
+class Variant:
+    """One set of values at guards, in one grad mode and layout of the inputs: plans for the sizes of an example, or for
+    many, recorded when they are needed."""
 
-    ways: Ways[Way]
+    siblings: Variants[Variant]
 
     def __init__(
         self,
-        home: Served[Way, Variant],
+        home: Served[Variant, Ready],
         target: Target,
-        main: Variant,
+        main: Ready,
         sized: Sized | None,
         example: Arguments | None,
         how: dict[str, Any],
@@ -156,7 +164,7 @@ class Way:
         """example: what other sizes are made of."""
         self.home, self.target, self.main, self.sized, self.example, self.how = home, target, main, sized, example, how
 
-    def obtain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
+    def obtain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ready:
         """The plan for these inputs; sizes that were never seen are recorded first."""
         sized = self.sized
         if sized is None:
@@ -167,7 +175,7 @@ class Way:
         captured = sized.obtain(arguments, sized.sizes_of(arguments.leaves))
         found = next((v for v in self.home.of(self) if v.source is captured), None)
         if found is None:
-            found = Variant(captured, **self.how)
+            found = Ready(captured, **self.how)
             found.program.settle(arguments.leaves)
         return found
 
@@ -211,18 +219,6 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: tuple[An
 
 # A call: its arguments by position and by keyword as they were at capture, its tensors, and its plain values where they
 # are not those of the capture, or other inputs are None.
-def collected_keywords(target: Target, names: Iterable[str]) -> list[str]:
-    """Those of these keywords that the forward takes as **kwargs."""
-    signature = target.signature()
-    if signature is None:
-        return []
-    parameters = signature.parameters.values()
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
-        return []
-    named = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
-    return [k for k in names if k not in named]
-
-
 Call = tuple[tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor], Hashable]
 
 
@@ -233,6 +229,7 @@ class Kind(NamedTuple):
     plain: Hashable = None  # as in Call
     layout: Hashable = None
     live: Hashable = None  # modes of the modules; not None: for inputs and modes that the first plan refuses
+    same: tuple[int, ...] | None = None  # which inputs are one tensor, where the forward asks and the layout is usual
 
 
 def runs_eagerly() -> bool:
@@ -262,40 +259,48 @@ class Plan(_show.Shown, Drawable):
         threads: int = 0,
         record: bool = True,
         max_plans: int = MAX_PLANS,
+        native: bool = False,
     ) -> None:
         self._target = target
-        self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads}
+        self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads, "native": native}
         self._sized = sized
         self._example = example  # what other sizes are made of
-        self._served: Served[Way, Variant] = Served(target.name, max_plans, record, self._record)
+        self._served: Served[Variant, Ready] = Served(target.name, max_plans, record, self._record)
         self._main = captured
         # Regimes are grad modes; with the layout of the inputs where plans are for one.
         self._grads = [grad for grad, serves in ((True, captured.with_grad), (False, captured.without_grad)) if serves]
-        self._first = Variant(captured, **self._how)
+        self._first = self._without_grad = Ready(captured, **self._how)
         for grad in self._grads:
-            variant = self._first if grad is self._grads[0] else Variant(captured, **self._how)
-            self._served.add(self._served.ways(grad), self._way(variant, sized, example))
-        self._usual = {grad: self._served.ways(grad) for grad in self._grads}
+            ready = self._first if grad is self._grads[0] else Ready(captured, **self._how)
+            if not grad:
+                self._without_grad = ready
+            self._served.add(self._served.variants(grad), self._variant(ready, sized, example))
+        self._usual = {grad: self._served.variants(grad) for grad in self._grads}
         positional, keyword = captured.arguments.children
-        self.collected = collected_keywords(target, keyword.keys)
+        self.collected = target.collected(keyword.keys)
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = self.arrange(args, kwargs)
         if runs_eagerly():
             return self._target.call(*call[0], **call[1])
-        return self.serve(call, Variant.__call__)
+        return self.serve(call, Ready.__call__)
 
-    def serve(self, call: Call, run: Callable[[Variant, Sequence[torch.Tensor]], Any]) -> Any:
-        """What run(variant, leaves) gives, of the plan that serves a call."""
+    def serve(self, call: Call, run: Callable[[Ready, Sequence[torch.Tensor]], Any]) -> Any:
+        """What run(ready, leaves) gives, of the plan that serves a call."""
         args, kwargs, leaves, plain = call
-        ways = self._usual.get(torch.is_grad_enabled()) if plain is None else None
+        variants = self._usual.get(torch.is_grad_enabled()) if plain is None else None
         try:
-            return self._served.serve(ways or self._ways(leaves, plain), (args, kwargs), leaves, run)
+            return self._served.serve(variants or self._variants(leaves, plain), (args, kwargs), leaves, run)
         except LayoutError:  # the forward may do something else with this layout: another plan, made on first use
             pass
+        same = same_inputs(leaves)
+        if self._main.modules.made_of[2] not in (None, same):
+            variants = self._served.variants(Kind(torch.is_grad_enabled(), plain, same=tuple(same)))
+            with contextlib.suppress(LayoutError):
+                return self._served.serve(variants, (args, kwargs), leaves, run)
         kind = Kind(torch.is_grad_enabled(), plain, self._layout(leaves))
-        return self._served.serve(self._served.ways(kind), (args, kwargs), leaves, run)
+        return self._served.serve(self._served.variants(kind), (args, kwargs), leaves, run)
 
     def serve_live(self, call: Call) -> Any:
         """Runs a call that the first plan refuses (its shapes, dtypes, the modes of the modules) by a plan of the model
@@ -303,35 +308,35 @@ class Plan(_show.Shown, Drawable):
         args, kwargs, leaves, plain = call
         layout = (self._layout(leaves), tuple((t.dtype, t.device) for t in leaves))
         modes = tuple(m.training for _, m in self._target.modules())
-        ways = self._served.ways(Kind(torch.is_grad_enabled(), plain, layout, modes))
+        variants = self._served.variants(Kind(torch.is_grad_enabled(), plain, layout, modes))
         try:
-            return self._served.serve(ways, (args, kwargs), leaves, Variant.__call__)
+            return self._served.serve(variants, (args, kwargs), leaves, Ready.__call__)
         except InputError:  # the model has changed since
-            self._served.drop(ways)
-        return self._served.serve(ways, (args, kwargs), leaves, Variant.__call__)
+            self._served.drop(variants)
+        return self._served.serve(variants, (args, kwargs), leaves, Ready.__call__)
 
     def _layout(self, leaves: Sequence[torch.Tensor]) -> Hashable:
         layouts = ((t.shape, t.stride(), t.requires_grad) for t in leaves)
         return (*layouts, *same_inputs(leaves), self._trainable())
 
-    def _ways(self, leaves: Sequence[torch.Tensor], plain: Hashable) -> Ways[Way]:
+    def _variants(self, leaves: Sequence[torch.Tensor], plain: Hashable) -> Variants[Variant]:
         """Those of a call that the first plan is not for, unless its layout is another one."""
         grad = torch.is_grad_enabled()
         if self._sized is not None and grad not in self._grads:  # the formulas are for the other grad mode
-            return self._served.ways(Kind(grad, plain, tuple(t.shape for t in leaves)))
-        return self._served.ways(grad if plain is None else Kind(grad, plain))
+            return self._served.variants(Kind(grad, plain, tuple(t.shape for t in leaves)))
+        return self._served.variants(grad if plain is None else Kind(grad, plain))
 
-    def _way(self, variant: Variant, sized: Sized | None, example: Arguments | None) -> Way:
-        return Way(self._served, self._target, variant, sized, example, self._how)
+    def _variant(self, ready: Ready, sized: Sized | None, example: Arguments | None) -> Variant:
+        return Variant(self._served, self._target, ready, sized, example, self._how)
 
-    def _record(self, ways: Ways[Way], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Way:
-        """What records the plans of a grad mode or layout that the first capture does not serve, or of another way."""
+    def _record(self, variants: Variants[Variant], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
+        """A variant for a grad mode or layout that the first capture does not serve, or for other data."""
         arguments = take_apart(self._target, args, kwargs)
-        kind = ways.regime if isinstance(ways.regime, Kind) else Kind(torch.is_grad_enabled())
-        if not ways.all and kind.live is None:
+        kind = variants.regime if isinstance(variants.regime, Kind) else Kind(torch.is_grad_enabled())
+        if not variants.all and kind.live is None:
             self._check_first(arguments, kind)
         try:
-            return self._way_for(ways, kind, arguments)
+            return self._variant_for(variants, kind, arguments)
         except Exception as error:
             if kind.plain is not None:
                 self.refuse_plain(args, kwargs, error)
@@ -346,7 +351,7 @@ class Plan(_show.Shown, Drawable):
         except InputError as problem:
             raise InputError(f"{problem}, and the model does not take it: {error}") from error
 
-    def _way_for(self, ways: Ways[Way], kind: Kind, arguments: Arguments) -> Way:
+    def _variant_for(self, variants: Variants[Variant], kind: Kind, arguments: Arguments) -> Variant:
         grad, sized, (args, kwargs) = kind.grad, None, arguments.rebuild(arguments.leaves)
         sizes = SizeSpec(None)
         if kind.layout is None and self._sized is not None and self._example is not None:
@@ -356,15 +361,17 @@ class Plan(_show.Shown, Drawable):
             captured = sized.captured
         else:
             captured = capture_checked(
-                self._target, args, kwargs, grad, both=ways.regime in self._grads and len(self._grads) == 2
+                self._target, args, kwargs, grad, both=variants.regime in self._grads and len(self._grads) == 2
             )
-        variant = Variant(captured, **self._how)
-        variant.program.settle(arguments.leaves)
-        for other in self._grads if captured.with_grad and captured.without_grad and ways.regime in self._grads else ():
-            if other is not ways.regime:
-                twin = Variant(captured, **self._how)
-                self._served.add(self._served.ways(other), self._way(twin, sized, arguments))
-        return self._way(variant, sized, arguments)
+        ready = Ready(captured, **self._how)
+        ready.program.settle(arguments.leaves)
+        for other in (
+            self._grads if captured.with_grad and captured.without_grad and variants.regime in self._grads else ()
+        ):
+            if other is not variants.regime:
+                twin = Ready(captured, **self._how)
+                self._served.add(self._served.variants(other), self._variant(twin, sized, arguments))
+        return self._variant(ready, sized, arguments)
 
     def _check_first(self, arguments: Arguments, kind: Kind) -> None:
         """Shapes and dtypes stay those of the first capture, or in its ranges, whatever the layout."""
@@ -413,14 +420,6 @@ class Plan(_show.Shown, Drawable):
             raise InputError(
                 f"the forward takes {', '.join(given)} as **kwargs, where it sees their order: it was captured with "
                 f"{', '.join(captured)}"
-            )
-
-    def refuse_collected(self) -> None:
-        """A file knows no signature, and cannot hold a call to the order of such keywords."""
-        if len(self.collected) > 1:
-            raise ArgumentError(
-                f"{self._target.name} takes {', '.join(self.collected)} as **kwargs, where it sees their order, which "
-                "a file cannot check: name them as parameters of the forward"
             )
 
     def _with_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -490,7 +489,7 @@ class Plan(_show.Shown, Drawable):
 
     def optimizations(self) -> str:
         """What was done to run it faster without grad, in lines: passes, measured times, what runs."""
-        return self._first.program.optimizations()
+        return self._without_grad.program.optimizations()
 
     @property
     def guards(self) -> list[Node]:
@@ -563,7 +562,7 @@ class Plan(_show.Shown, Drawable):
         >>> plan(torch.tensor([-1.0, -2.0, -3.0]))
         tensor([-2., -3., -4.])
         """
-        see(self._target, example, self)
+        see(self._target, *as_inputs(example), self)
 
     def save(
         self,
@@ -589,18 +588,20 @@ class Plan(_show.Shown, Drawable):
         >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
         torch.Size([5, 2])
         """
-        self.refuse_collected()
         self._served.warn_of_plain(isinstance(k, Kind) and k.plain is not None for k in self._served.regimes)
-        entries = [entry for way in self.every() for entry in way.entries(prove)]
+        entries = [entry for variant in self.every() for entry in variant.entries(prove)]
         sized = self._sized
         batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
-        head = _save.Head(self._target.name, batch, weights=fingerprint(self._target))
+        head = _save.Head(self._target, batch, weights=fingerprint(self._target))
         _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
 
-    def every(self) -> list[Way]:
-        """What records its plans: for the example, and for data on which the forward goes another way."""
-        ways = [way for grad in self._grads for way in self._served.ways(grad).all]
-        return list({id(way.main.source): way for way in ways}.values())
+    def every(self) -> list[Variant]:
+        """Its variants: for the example, and for data on which the forward takes another branch."""
+        variants = [variant for grad in self._grads for variant in self._served.variants(grad).all]
+        for kind, other in list(self._served.regimes.items()):
+            if isinstance(kind, Kind) and kind.same is not None and kind.plain is None and kind.grad in self._grads:
+                variants += other.all
+        return list({id(variant.main.source): variant for variant in variants}.values())
 
     def _subject(self) -> Subject:
         plan, sized = self._main.plan, self._sized
@@ -631,6 +632,7 @@ def capture(
     dynamic_ranges: Mapping[str, tuple[int, int]] | None = None,
     optimize: str | Optimize = "safe",
     mode: str = "generated_eager",
+    engine: str = "auto",
     threads: int | None = None,
     variants: Sequence[Any] = (),
     on_guard: str = "record",
@@ -652,14 +654,18 @@ def capture(
     mode: "generated_eager" runs the plan from C, operator by operator; "cuda_graph" as a CUDA graph per kind of input,
     where that can be, without grad.
 
+    engine: "tape" runs calls on libtorch; "native" runs those without grad by Cleave's own kernels, on the CPU: within
+    the tolerance of "fast", and row-exact (docs/native.md). What it does not take is refused, with node and reason;
+    the first run is compared with the tape's. "auto": the tape.
+
     threads: that an operator uses when the plan runs; None: as the process has it (docs/optimize.md).
 
     variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
     way, for what it reads from its data (a mask that is not all ones). Calls find the plan for their data by
     themselves; on_guard="record" records one that is missing when a call needs it, "raise" raises the GuardError.
 
-    max_plans: of all grad modes, layouts, sizes and ways together; the one that has not served for longest gives way to
-    the next (64 by default).
+    max_plans: of all grad modes, layouts, sizes and variants together; the one that has not served for longest gives
+    way to the next (64 by default).
 
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
@@ -673,6 +679,7 @@ def capture(
         "optimize": read_optimize(optimize),
         "graph": mode == "cuda_graph",
         "threads": read_threads(threads),
+        "native": read_engine(engine, mode),
     }
     args, kwargs = as_call(example_inputs, example_kwargs)
     grad = torch.is_grad_enabled()
@@ -684,7 +691,7 @@ def capture(
     else:
         sized = capture_sized(target, args, kwargs, grad, sizes)
         plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), **how)
-    plan._first.program.settle(plan.flatten_inputs(args, kwargs))
+    plan._without_grad.program.settle(plan.flatten_inputs(args, kwargs))
     if plan._sized is not None and plan._example is not None:
         warn_of_images(plan._sized.symbols, plan._example.names)
     see_all(variants, plan.see)
@@ -696,9 +703,9 @@ def as_inputs(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return ((), batch) if isinstance(batch, dict) else as_call(batch, None)
 
 
-def see(target: Target, example: Any, call: Callable[..., Any]) -> None:
-    """Calls what runs a model on copies of an example, and leaves the model as it was."""
-    arguments = take_apart(target, *as_inputs(example))
+def see(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any]) -> None:
+    """Calls what runs a model on copies of these inputs, and leaves the model as it was."""
+    arguments = take_apart(target, args, kwargs)
     args, kwargs = arguments.rebuild(each(arguments.leaves, own_copy))
     work = Capture(target, arguments)
     try:
@@ -738,10 +745,10 @@ def capture_sized(
     before, since = RandomState(), time.monotonic()
 
     def check(captured: Captured, work: Capture, gradients: bool = True) -> None:
-        variant = Variant(captured)
-        _check_replay(captured, variant, work, grad, gradients)
+        ready = Ready(captured)
+        _check_replay(captured, ready, work, grad, gradients)
         if not captured.symbols:  # it was made for these inputs, and for their sizes alone
-            check_example(target, captured, work.given, variant.program, variant, grad)
+            check_example(target, captured, work.given, ready.program, ready, grad)
 
     try:
         with progress.task(f"capturing {target.name}"), recycling():
@@ -749,8 +756,8 @@ def capture_sized(
             sized = Sized(target, arguments, grad, sizes, check, confirm)
             serving = sized.served[sized.example]
             if confirm and serving.symbols:
-                variant = Variant(serving)
-                check_example(target, serving, arguments, variant.program, variant, grad)
+                ready = Ready(serving)
+                check_example(target, serving, arguments, ready.program, ready, grad)
         _log_captured(target, sized.captured, since, sized)
         return sized
     finally:
@@ -759,11 +766,13 @@ def capture_sized(
 
 def _log_captured(target: Target, captured: Captured, since: float, sized: Sized | None) -> None:
     nodes, seconds = captured.plan.node_count(), time.monotonic() - since
-    asks = [Node(*n) for n in captured.plan.nodes() if n[5]] if log.isEnabledFor(logging.INFO) else []
+    asks = [Node(*n) for n in captured.plan.nodes() if n[5]]
     if asks:
         where = ", ".join(dict.fromkeys(f"{n.op} at {n.source}" if n.source else n.op for n in asks[:3]))
         more = f" and {len(asks) - 3} more" if len(asks) > 3 else ""
-        log.info("%s looks at its data: %s%s; each answer gets a plan of its own", target.name, where, more)
+        line = f"{target.name} looks at its data: {where}{more}; each answer gets a plan of its own"
+        log.info("%s", line)
+        progress.say(line)
     if sized is None:
         log.info("captured %s: %d nodes in %.2f s", target.name, nodes, seconds)
         return
@@ -783,9 +792,9 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
                 captured = work.run(grad)
             with recycling():  # of its own: a replay must not find what records left in memory
                 grad = captured.with_grad  # then values are compared too
-                variant = Variant(captured)
-                _check_replay(captured, variant, work, grad)
-                check_example(target, captured, work.given, variant.program, variant, grad)
+                ready = Ready(captured)
+                _check_replay(captured, ready, work, grad)
+                check_example(target, captured, work.given, ready.program, ready, grad)
         _log_captured(target, captured, since, None)
         return captured
     finally:
@@ -835,9 +844,9 @@ def check_example(
             return
         progress.step("running the example")
         with Capture(target, arguments).undoing(), grad_mode(grad), eager_code():
-            call([own_copy(t) for t in leaves])
+            call(each(leaves, own_copy))
             second = True
-            call([own_copy(t) for t in leaves])
+            call(each(leaves, own_copy))
     except (GuardError, InputError) as error:
         raise CaptureError(_refuses(error, second)) from None
 
@@ -865,7 +874,7 @@ class _Outcome(NamedTuple):
 def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor] | None) -> _Outcome:
     """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator.
 
-    params: whose gradients are compared, beside those of the inputs; None: none are."""
+    params: parameters whose gradients are compared too, in addition to those of the inputs."""
     spec, out, _ = _tree.flatten(call(leaves))
     gradients: list[torch.Tensor | None] | None = []
     roots = [t for t in out if t.requires_grad and (t.is_floating_point() or t.is_complex())]

@@ -1,4 +1,4 @@
-"""Signatures: who vouches for a .clv file (docs/artifact.md).
+"""Signatures of .clv files (docs/artifact.md).
 
 Keys are Ed25519, as `new_key` and `openssl genpkey -algorithm ed25519` make them. Each is given as the path of a PEM
 file, or as its text, which starts with "-----BEGIN"."""
@@ -15,7 +15,7 @@ from ._save import Path
 def new_key(path: Path) -> str:
     """Makes a key to sign with, and returns its fingerprint.
 
-    The private key is this file, which its owner alone may read; the public one is beside it, with ".pub" at its end.
+    The private key is this file, readable by its owner only; the public key is next to it, with ".pub" at the end.
     Files that are there are left alone (OSError).
 
     >>> import cleave

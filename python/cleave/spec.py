@@ -1,4 +1,4 @@
-"""Where to cut: what a user asks for, and what the plan offers."""
+"""Where to cut: the user's request, and the candidates of a plan."""
 
 from __future__ import annotations
 

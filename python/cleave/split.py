@@ -23,20 +23,22 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from . import _native, _report, _save, _show, _step, _train, _transfer, _tree, progress
-from ._capture import take_apart
-from ._cut import Cut, Cuts, Engines, Wanted
+from . import _native, _report, _save, _show, _step, _train, _transfer, _tree, progress, training
+from ._capture import Capture, each, own_copy, take_apart
+from ._cut import Cut, Cuts, Halves, Wanted
 from ._dims import read_size
-from ._dispatch import Served, Ways, read_max_plans, read_on_guard
+from ._dispatch import Served, Variants, read_max_plans, read_on_guard
+from ._engine import read_engine
 from ._objective import read as read_objective
-from ._regime import Reader, Regime
+from ._regime import Reader, Regime, for_file
 from ._sizes import Sized
 from ._state import Target, fingerprint
 from ._threads import read_threads
 from .errors import GuardError, InputError, SplitError
 from .optimize import Optimize, read_optimize
-from .payload import BoundaryPayload, Device, boundary_facts, read_device
-from .plan import Call, Plan, as_call, as_inputs, see, see_all
+from .payload import BoundaryPayload, Compress, Device, boundary_facts, read_device
+from .plan import Call, Plan, as_call, as_inputs, finish, see, see_all
+from .remote import RemoteSplit, connect
 from .spec import SplitLatency, SplitSpec
 from .visualization import Drawable, Subject
 
@@ -103,10 +105,10 @@ class SplitRuntime(_show.Shown, Drawable):
         self._tied: Cut | None = None  # the last that trained parameters of both halves for a prefix elsewhere
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
         leaves = take_apart(self._target, *example).leaves
-        self._inference = self._ways(leaves, grad=False)
+        self._inference = self._variants(leaves, grad=False)
         self._served.add(self._inference, self._capture(self._inference, *example))
         first = self._first = self._inference.all[0]
-        self.trace_plan = Plan(first.target, first.captured, first.sized, record=want.records)
+        self.trace_plan = Plan(first.target, first.captured, first.sized, record=want.records, max_plans=want.max_plans)
         self.candidate, self.candidates = first.main.candidate, first.main.candidates
         self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
@@ -115,16 +117,16 @@ class SplitRuntime(_show.Shown, Drawable):
 
     # ---- which plan serves a call
 
-    def _ways(self, leaves: Sequence[torch.Tensor], grad: bool, plain: Hashable = None) -> Ways[Cuts]:
+    def _variants(self, leaves: Sequence[torch.Tensor], grad: bool, plain: Hashable = None) -> Variants[Cuts]:
         """Those of the model as it is now."""
-        return self._served.ways(self._reader.regime(leaves, grad, plain))
+        return self._served.variants(self._reader.regime(leaves, grad, plain))
 
-    def _capture(self, ways: Ways[Cuts], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cuts:
+    def _capture(self, variants: Variants[Cuts], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cuts:
         """Captures the model as it is, and cuts it where the first plan is cut."""
-        first, regime = self._first if self._served.dispatch.list() else None, ways.regime
+        first, regime = self._first if self._served.dispatch.list() else None, variants.regime
         assert isinstance(regime, Regime)
         leaves = take_apart(self._target, args, kwargs).leaves
-        if first is not None and not ways.all and regime.plain is None:
+        if first is not None and not variants.all and regime.plain is None:
             first.check_shapes(leaves)  # before the model is run on them
         if self._half is not None:
             raise InputError(
@@ -142,25 +144,25 @@ class SplitRuntime(_show.Shown, Drawable):
                 raise
             raise InputError(f"{other}, and the model does not take it: {error}") from error
 
-    def _cut_for(self, ways: Ways[Cuts], inputs: tuple[Any, Any] | None = None) -> Cut:
+    def _cut_for(self, variants: Variants[Cuts], inputs: tuple[Any, Any] | None = None) -> Cut:
         """The plan that serves inputs, by default the example, which is captured if need be."""
         args, kwargs = inputs or self._example
-        return self._served.serve(ways, (args, kwargs), take_apart(self._target, args, kwargs).leaves, _itself)
+        return self._served.serve(variants, (args, kwargs), take_apart(self._target, args, kwargs).leaves, _itself)
 
-    def _other_ways(
-        self, leaves: Sequence[torch.Tensor], ways: Ways[Cuts], grad: bool, plain: Hashable = None
-    ) -> Ways[Cuts] | None:
+    def _other_variants(
+        self, leaves: Sequence[torch.Tensor], variants: Variants[Cuts], grad: bool, plain: Hashable = None
+    ) -> Variants[Cuts] | None:
         """The model is not what it was when these were captured: those that fit, or None if it is the same."""
         self._reader.refresh()
-        other = self._ways(leaves, grad, plain)
-        return None if other.regime == ways.regime else other
+        other = self._variants(leaves, grad, plain)
+        return None if other.regime == variants.regime else other
 
-    def _as_it_is(self) -> Ways[Cuts]:
+    def _as_it_is(self) -> Variants[Cuts]:
         """Those for inference, in the mode that the model is in; raises what a call would if it is another model."""
         try:
             self._inference.all[0].main.check_model()
         except InputError:
-            other = self._other_ways(take_apart(self._target, *self._example).leaves, self._inference, grad=False)
+            other = self._other_variants(take_apart(self._target, *self._example).leaves, self._inference, grad=False)
             if other is None:
                 raise
             self._cut_for(other).check_model()
@@ -172,7 +174,7 @@ class SplitRuntime(_show.Shown, Drawable):
         name, grad = boundary.graph_signature, boundary.supports_prefix_backward
         known = self._served.dispatch.named(name)
         if not known:
-            cuts = self._cut_for(self._ways(take_apart(self._target, *self._example).leaves, grad)).plans
+            cuts = self._cut_for(self._variants(take_apart(self._target, *self._example).leaves, grad)).plans
             if self._half is None:
                 cuts.see(boundary.sizes)
             known = self._served.dispatch.named(name)
@@ -219,7 +221,7 @@ class SplitRuntime(_show.Shown, Drawable):
         modes = (False, True) if train else (False,)
         with progress.task(f"preparing sizes of {self._target.name}", len(modes) * len(points)):
             for grad in modes:
-                cuts = self._cut_for(self._ways(leaves, grad)).plans
+                cuts = self._cut_for(self._variants(leaves, grad)).plans
                 for point in points:
                     progress.step(", ".join(f"{name}={n}" for name, n in point.items()), counted=True)
                     cuts.see(point)
@@ -231,8 +233,8 @@ class SplitRuntime(_show.Shown, Drawable):
         Training is recorded too, where the split is trainable. The model is left as it was."""
         modes = (False, True) if self.split_spec.trainable else (False,)
         for grad in modes:
-            self._cut_for(self._ways(take_apart(self._target, *self._example).leaves, grad))
-            see(self._target, example, functools.partial(self._see, grad))
+            self._cut_for(self._variants(take_apart(self._target, *self._example).leaves, grad))
+            see(self._target, *as_inputs(example), functools.partial(self._see, grad))
 
     def _see(self, grad: bool, *args: Any, **kwargs: Any) -> None:
         call = self.trace_plan.arrange(args, kwargs)
@@ -270,9 +272,9 @@ class SplitRuntime(_show.Shown, Drawable):
         return self._inference.all[0].sized
 
     @property
-    def segments(self) -> Engines:
+    def segments(self) -> Halves:
         """What runs prefix and suffix."""
-        return self._inference.all[0].main.engines
+        return self._inference.all[0].main.halves
 
     @property
     def active_backend(self) -> str:
@@ -302,8 +304,9 @@ class SplitRuntime(_show.Shown, Drawable):
         self.state(half)
         cut = self._first.main
         cut.check_model()
-        at, end = cut.candidate.position + 1, cut.captured.plan.node_count()
-        text: str = cut.captured.plan.source(*((0, at) if half == "prefix" else (at, end)), half.capitalize())
+        at, end = cut.cut_at, cut.captured.plan.node_count()
+        part, checks = ((0, at) if half == "prefix" else (at, end)), cut.captured.modules
+        text: str = cut.captured.plan.source(*part, half.capitalize(), checks=checks)
         return text
 
     def report(
@@ -358,14 +361,14 @@ class SplitRuntime(_show.Shown, Drawable):
         args, kwargs, leaves, plain = call
         # Inference finds out by running that the model is another one; training also depends on what the suffix trains.
         usual = not grad and plain is None
-        ways = self._inference if usual else self._ways(leaves, grad, plain)
+        variants = self._inference if usual else self._variants(leaves, grad, plain)
         try:
-            return self._prefix_by(ways, (args, kwargs), leaves)
+            return self._prefix_by(variants, (args, kwargs), leaves)
         except InputError:
-            other = self._other_ways(leaves, ways, grad, plain)
+            other = self._other_variants(leaves, variants, grad, plain)
             if other is None:
-                if ways.all:
-                    ways.all[0].explain(args, kwargs)
+                if variants.all:
+                    variants.all[0].explain(args, kwargs)
                 raise
         out = self._prefix_by(other, (args, kwargs), leaves)
         if usual:
@@ -373,18 +376,18 @@ class SplitRuntime(_show.Shown, Drawable):
         return out
 
     def _prefix_by(
-        self, ways: Ways[Cuts], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]
+        self, variants: Variants[Cuts], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]
     ) -> tuple[Cut, tuple[torch.Tensor, ...]]:
         """Runs a prefix: that of the first way, unless the prefix looks at its data."""
-        in_order = not (ways.all and ways.all[0].main.guards_early)
-        return self._served.serve(ways, inputs, leaves, _run_prefix, in_order=in_order)
+        in_order = not (variants.all and variants.all[0].main.guards_early)
+        return self._served.serve(variants, inputs, leaves, _run_prefix, in_order=in_order)
 
     def suffix_by(
         self, cut: Cut, sizes: Mapping[str, int], run: Callable[[Cut], R], inputs: tuple[Any, Any] | None = None
     ) -> R:
         """Runs the suffix that a boundary is for; where its data leads another way, that of a plan which is the same up
         to the boundary. inputs: what the prefix got, if it is known: one that is missing can be recorded then."""
-        at, found = cut.candidate.position + 1, None
+        at, found = cut.cut_at, None
 
         def by(other: Cut) -> R:
             nonlocal found
@@ -396,11 +399,11 @@ class SplitRuntime(_show.Shown, Drawable):
                 found = found or error
                 raise
 
-        ways, point = cut.plans.ways, cut.plans.point_of(sizes)
+        variants, point = cut.plans.siblings, cut.plans.point_of(sizes)
         alone = inputs is None or self._half is not None
         try:
             out: R = self._served.dispatch.serve(
-                ways, point, cut, False, by, None if alone else self._served.miss, inputs
+                variants, point, cut, False, by, None if alone else self._served.miss, inputs
             )
             return out
         except GuardError as error:
@@ -414,7 +417,7 @@ class SplitRuntime(_show.Shown, Drawable):
     @staticmethod
     def _check_same(cut: Cut, other: Cut, at: int, sizes: Mapping[str, int], found: GuardError) -> None:
         """Whether another plan takes a boundary of this one, whose suffix refused it."""
-        if other.candidate.position + 1 != at or not cut.captured.plan.same_until(other.captured.plan, at, dict(sizes)):
+        if other.cut_at != at or not cut.captured.plan.same_until(other.captured.plan, at, dict(sizes)):
             raise found
         if other.labels != cut.labels:
             crossing = f"{', '.join(other.labels)} instead of {', '.join(cut.labels)}"
@@ -457,6 +460,32 @@ class SplitRuntime(_show.Shown, Drawable):
             lambda c: c.run_suffix(c.in_order(boundary.tensors), c.plans.symbols(c, boundary.sizes)),
             boundary.inputs,
         )
+
+    def remote(
+        self,
+        url: str,
+        *,
+        compress: Compress = None,
+        fallback: bool | Callable[[BoundaryPayload], Any] = True,
+        **options: Any,
+    ) -> RemoteSplit:
+        """This split with its suffix on a server: the prefix runs here, the rest at url, as remote.connect takes it.
+
+        compress: how boundaries are sent. fallback: what runs the rest while the server is away: the suffix here, or
+        another function of a boundary; False: RemoteError is raised. options: those of remote.connect. The server is
+        asked at the first call."""
+        there = connect(url, **{"lazy": True, **options})
+        return RemoteSplit(self, there, compress, self.run_suffix if fallback is True else fallback or None)
+
+    def _outputs_from(self, boundary: BoundaryPayload, tensors: Sequence[torch.Tensor]) -> Any:
+        """The output of the model, of tensors that a suffix elsewhere gave."""
+        cut = self._named(boundary)
+        if cut.captured.stores or cut.suffix.rebinds:
+            raise InputError("the suffix changes tensors of the model, which are on the server then, not here")
+        places = {t.device for t in boundary.tensors.values()}
+        if len(places) == 1:
+            tensors = [t.to(places.copy().pop()) for t in tensors]
+        return finish(cut.captured, (), tuple(tensors))
 
     def validate_boundary(self, boundary: BoundaryPayload) -> None:
         """Raises the reason why a boundary does not belong to this runtime: whose it is, and every tensor's dtype,
@@ -680,7 +709,7 @@ class SplitRuntime(_show.Shown, Drawable):
         """In the process of the suffix: takes over the gradients of parameters that both halves train, as
         backward_prefix returned them, and steps these parameters."""
         if not isinstance(gradients, Mapping):
-            raise TypeError(f"apply_tied takes what backward_prefix returned, not {type(gradients).__name__}")
+            raise TypeError(f"apply_tied takes the result of backward_prefix, not {type(gradients).__name__}")
         optimizers = _step.read_optimizers(optimizer)
         if self._tied is None:
             raise InputError("no parameter that both halves train waits for its gradient: train_suffix comes first")
@@ -734,7 +763,7 @@ class SplitRuntime(_show.Shown, Drawable):
         the model does something else, another mode) cannot be captured afterwards; with trainable=True training is."""
         self.state(half)
         if self.split_spec.trainable:  # the whole model is needed to see how it trains
-            self._cut_for(self._ways(take_apart(self._target, *self._example).leaves, grad=True))
+            self._cut_for(self._variants(take_apart(self._target, *self._example).leaves, grad=True))
         self._refuse_apart()
         mine = {id(t) for t in (*self._used(half), *self.parameters(half))}
         before = list(self._target.tensors())
@@ -748,8 +777,8 @@ class SplitRuntime(_show.Shown, Drawable):
         for cuts in self._served.every():  # what is left is still the model they were captured from
             kept = zip(cuts.regime.tensors, after, strict=True)
             cuts.regime = cuts.regime._replace(tensors=tuple((d, device, g) for (d, _, g), device in kept))
-            cuts.ways.regime, cuts.whole = cuts.regime, False
-        self._served.regimes = {ways.regime: ways for ways in self._served.regimes.values()}
+            cuts.siblings.regime, cuts.whole = cuts.regime, False
+        self._served.regimes = {variants.regime: variants for variants in self._served.regimes.values()}
         self._half = half
 
     def _refuse_apart(self) -> None:
@@ -801,17 +830,86 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
-        self.trace_plan.refuse_collected()
         self._served.warn_of_plain(cuts.regime.plain is not None for cuts in self._served.every())
-        entries = [entry for cuts in self._as_it_is().all for entry in _entries(cuts, prove)]
+        entries = for_file(self._served, self._as_it_is(), prove)
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.
         now = self._weights if self._half is not None else fingerprint(self._target)
-        head = _save.Head(self._target.name, batch, self.split_id, self.split_spec.boundary, now)
+        head = _save.Head(self._target, batch, self.split_id, self.split_spec.boundary, now)
         written = _save.paths(path, parts, self._half)
         for file, part in written:
             _save.save(file, head, entries, part=part, weights=weights, metadata=metadata)
         return [file for file, _ in written]
+
+    def save_trainer(
+        self,
+        path: str | os.PathLike[str],
+        example_targets: Any,
+        *,
+        optimizer: Optimizer,
+        loss_fn: _train.Loss | None = None,
+        seed: int | None = None,
+        prove: str = "auto",
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        """Writes the suffix as a .clv file that trains: for C programs, servers and cleave.load_trainer.
+
+        The file has the plans of the suffix as it trains in the mode the model is in, the loss as a plan of its own,
+        and the optimizer, or several: torch.optim.SGD, Adam or AdamW over parameters("suffix"), fresh. What cannot be
+        expressed is refused with the reason. example_targets: targets for the example, a tensor, or tensors in lists
+        and tuples. loss_fn(output, targets): as for train_suffix; it is captured. seed: that dropout of the suffix
+        starts from; None: torch.initial_seed(). `prove` and `metadata` are those of `save`. Gives the path.
+
+        >>> import torch, cleave
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> spec = cleave.SplitSpec(boundary="after:1", trainable=True)
+        >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(3, 4), split=spec)
+        >>> adam = torch.optim.Adam(runtime.parameters("suffix"))
+        >>> path = runtime.save_trainer("suffix.clv", torch.tensor([0, 1, 0]), optimizer=adam)
+        >>> cleave.load_trainer(path)
+        cleave.Trainer of suffix.clv: 0 steps
+        """
+        optimizers = _step.read_optimizers(optimizer)
+        if self._half is not None:
+            raise InputError(f"this runtime holds only the {self._half}: save the trainer before keep_only")
+        _train.check_mode()
+        leaves = take_apart(self._target, *self._example).leaves
+        self._cut_for(self._variants(leaves, grad=True))
+        variants = self._variants(leaves, grad=True)
+        entries = for_file(self._served, variants, prove)
+        self._refuse_apart()
+        batch = None if self.batch_range is None else (self.split_spec.batch_symbol, self.batch_range)
+        names = [name for e in entries for name in (*e.fixed, *e.captured.symbols)]
+        if any(batch is None or name != batch[0] for name in names):
+            raise InputError("a file that trains knows the batch alone as a size that may change: no dynamic_dims")
+        cuts = [cut for cuts in variants.all for cut in cuts.prepared()]
+        mine = {name: cut.live(name) for cut in cuts for name in cut.trained if "suffix" in cut.sides(name)}
+        if any(t.device.type != "cpu" for t in (*leaves, *mine.values())):
+            raise InputError("files train on the CPU alone: move the model there before it is split")
+        tied = {name for cut in cuts for name in self._halves.roles(cut).tied if name in mine}
+        text = training.description(training.describe(optimizers, mine), sorted(tied), seed)
+        sizes = training.sizes_of(entries, self.split_spec.batch_symbol)
+        loss = training.loss_file(loss_fn, self._example_output(), example_targets, batch, sizes)
+        head = _save.Head(
+            self._target, batch[0] if batch else "", self.split_id, self.split_spec.boundary, fingerprint(self._target)
+        )
+        _save.save(path, head, entries, part="suffix", metadata=metadata, training=(text, loss))
+        return os.fspath(path)
+
+    def _example_output(self) -> Any:
+        """What the model gives for the example in training, as leaves; the model is left as it was."""
+        arguments = take_apart(self._target, *self._example)
+        args, kwargs = arguments.rebuild(each(arguments.leaves, own_copy))
+        work = Capture(self._target, arguments)
+        try:
+            call = self.trace_plan.arrange(args, kwargs)
+            with torch.enable_grad():
+                cut, tensors = self.prefix_tensors(call, grad=True)
+                sizes = cut.plans.sizes_of(call[2])
+                found = self.suffix_by(cut, sizes, lambda c: c.run_suffix(tensors, c.plans.symbols(c, sizes)), call[:2])
+            return training.as_leaves(found)
+        finally:
+            work.restore()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
@@ -835,25 +933,6 @@ class SplitRuntime(_show.Shown, Drawable):
         ]
 
 
-def _entries(cuts: Cuts, prove: str) -> list[_save.PlanEntry]:
-    """The plans of one way, for a file."""
-    if cuts.whole and cuts.sized is not None:
-        names = cuts.sized.names
-        _save.prove(cuts.sized, lambda point: cuts.see(dict(zip(names, point, strict=True))), prove)
-        for point in {id(c): point for point, c in cuts.sized.served.items()}.values():
-            cuts.see(dict(zip(names, point, strict=True)))  # each plan is cut
-    return [
-        _save.PlanEntry(
-            c.captured,
-            c.signature,
-            c.candidate.position + 1,
-            _save.points_of(cuts.sized, c.source),
-            _save.fixed_of(cuts.sized, c.source),
-        )
-        for c in cuts.prepared()
-    ]
-
-
 def prepare_split(
     model: Callable[..., Any],
     *,
@@ -865,6 +944,7 @@ def prepare_split(
     compile_options: dict[str, Any] | None = None,
     validation: str = "fast",
     optimize: str | Optimize = "safe",
+    engine: str = "auto",
     threads: int | None = None,
     variants: Sequence[Any] = (),
     on_guard: str = "record",
@@ -898,14 +978,18 @@ def prepare_split(
     optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten in halves
     that run without grad (docs/optimize.md).
 
+    engine: "tape" runs the halves on libtorch; "native" those without grad by Cleave's own kernels, on the CPU: within
+    the tolerance of "fast", and row-exact (docs/native.md). What it does not take is refused, with node and reason;
+    each half is compared with the tape once. "auto": the tape.
+
     threads: that an operator uses when a half runs; None: as the process has it.
 
     variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
     way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
     has when a call needs it, "raise" raises the GuardError (docs/split.md).
 
-    max_plans: of all modes, sizes and ways together; the one that has not served for longest gives way to the next (64
-    by default)."""
+    max_plans: of all modes, sizes and variants together; the one that has not served for longest gives way to the next
+    (64 by default)."""
     if isinstance(split, str):
         split = SplitSpec(boundary=split)
     if not isinstance(split, SplitSpec):
@@ -921,7 +1005,7 @@ def prepare_split(
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
     how = (read_optimize(optimize), read_threads(threads), read_on_guard(on_guard), read_max_plans(max_plans))
-    want = Wanted(split, goal, mode, compile_options, *how)
+    want = Wanted(split, goal, mode, compile_options, *how, read_engine(engine, mode))
     with progress.task(f"preparing {Target(model).name}"):
         runtime = SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)
         see_all(variants, runtime.see)

@@ -36,7 +36,7 @@ from ._state import RandomState, Target
 from ._threads import limited, read_threads
 from .errors import ArgumentError, CaptureError, InputError, SplitError, TraceError, ValidationError
 from .optimize import NONE, read_level
-from .plan import Plan, Program, Variant, Way, as_call, as_inputs, capture, runs_eagerly
+from .plan import Plan, Program, Ready, Variant, as_call, as_inputs, capture, runs_eagerly
 from .visualization import Drawable, Subject
 
 log = logger("trace")
@@ -209,6 +209,7 @@ def trace(
     optimize: str = "safe",
     threads: int | None = None,
     variants: Sequence[Any] = (),
+    max_plans: int | None = None,
 ) -> TracedModule:
     """Compiles what `backend` can compile of a module or function; the rest runs on the tape.
 
@@ -221,7 +222,8 @@ def trace(
     with the model, also on check_inputs. dryrun chooses segments and compiles nothing. Segments that are slower than
     the tape are dropped, unless keep_slower is set. optimize ("none", "safe", "fast") says what may be rewritten on the
     tape, threads how many a run uses (docs/optimize.md). variants: further examples, on which the forward takes another
-    branch because of its data; the file has plans for them too.
+    branch because of its data; the file has plans for them too. max_plans: how many plans the model may have, as in
+    capture.
 
     >>> import torch, cleave
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
@@ -268,6 +270,7 @@ def trace(
         after.callback(random.restore)
         after.enter_context(limited(wanted.threads))
         how: dict[str, Any] = {"dynamic_batch": batches, "optimize": optimize, "threads": threads}
+        how["max_plans"] = max_plans
         plan = capture(model, args, kwargs, variants=variants, **how)
         traced = _traced(plan, args, kwargs, wanted, select, variants)
         if check_trace:
@@ -330,7 +333,7 @@ def _traced(
     select: Callable[[GraphNode], bool] | None,
     variants: Sequence[Any],
 ) -> TracedModule:
-    captured = [c for way in plan.every() for c in way.served()]
+    captured = [c for variant in plan.every() for c in variant.served()]
     reasons = [_chosen(c.plan, select) for c in captured]
     _warn_of_names(captured, wanted)
     folder = tempfile.mkdtemp(prefix="cleave-trace-")
@@ -339,7 +342,7 @@ def _traced(
         plan.save(before, prove="none")
         examples = [(args, kwargs), *(as_inputs(example) for example in variants)]
         calls = [list(plan.flatten_inputs(*example)) for example in examples]
-        calls += [leaves for way in plan.every() for leaves in _other_sizes(way)]
+        calls += [leaves for variant in plan.every() for leaves in _other_sizes(variant)]
         operators = sorted({n[1] for c in captured for n in c.plan.nodes()})  # the model runs them anyway
         _run_native(_native.Artifact(os.fsencode(before), operators, False, False), calls, reasons, wanted, after)
         artifact = _native.Artifact(os.fsencode(after), operators, False, False)
@@ -375,13 +378,13 @@ def _chosen(native: Any, select: Callable[[GraphNode], bool] | None) -> list[str
     return [None if select(node) else "select leaves it out" for node in graph_nodes(native)]
 
 
-def _other_sizes(way: Way) -> Iterator[list[torch.Tensor]]:
+def _other_sizes(variant: Variant) -> Iterator[list[torch.Tensor]]:
     """Inputs at other recorded sizes, on which compiled parts are compared too. Plans for single sizes other than the
     example's are not compiled: there can be many of them."""
-    sized, example = way.sized, way.example
+    sized, example = variant.sized, variant.example
     if sized is None or example is None:
         return
-    for c in way.served():
+    for c in variant.served():
         points = sorted(p for p, served in sized.served.items() if served is c and p != sized.example)
         if not c.symbols:
             continue
@@ -452,7 +455,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
-        of = {id(c): way.sized for way in plan.every() for c in way.served()}
+        of = {id(c): variant.sized for variant in plan.every() for c in variant.served()}
         how = (False, wanted.optimize, wanted.threads)
         self._runtime = _native.Runtime(artifact, None, None, True, False, True, *how)
         self.__dict__["_named"] = named  # not a child: its children are here themselves
@@ -474,7 +477,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             return plan(*args, **kwargs)
         with torch.no_grad():
             try:
-                return plan.serve(call, self._run if self._may_run() else Variant.__call__)
+                return plan.serve(call, self._run if self._may_run() else Ready.__call__)
             except InputError:
                 if plain is not None:
                     raise
@@ -489,12 +492,11 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             self._tell_once(changed)
         return changed is None
 
-    def _run(self, variant: Variant, leaves: Sequence[torch.Tensor]) -> Any:
+    def _run(self, ready: Ready, leaves: Sequence[torch.Tensor]) -> Any:
         """Runs a plan: from the file, if it was traced."""
-        number = self._numbers.get(id(variant.source))
+        number = self._numbers.get(id(ready.source))
         if number is None:
-            return variant(leaves)
-        variant.program.native.check_same(leaves)  # the file does not know which inputs are one tensor
+            return ready(leaves)
         return _tree.unflatten(self._captured[number].output, self._runtime.run(leaves, number)[2])
 
     def _changed(self) -> str | None:
@@ -590,7 +592,6 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
         _native.artifact_resave(self._artifact, os.fsencode(path), points, notes, self._any_size())
 
     def _need_unchanged(self, what: str) -> None:
-        self._plan.refuse_collected()
         changed = self._changed()
         if changed is None:
             name = self._written.written()
@@ -599,15 +600,15 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             _native.check_model(captured.plan, captured.modules)
         if changed is not None:
             raise ArgumentError(
-                f"{changed}: what is compiled has the old weights; trace the model again, then {what} it"
+                f"{changed}: the compiled code has the old weights; trace the model again, then {what} it"
             )
 
     def _prove(self, how: str) -> None:
         """Records more sizes: a few, to see whether formulas hold at all of them; where they do not, as many as a file
         is to serve."""
-        for way in self._plan.every():
-            sized, example = way.sized, way.example
-            if sized is None or example is None or id(way.main.source) not in self._numbers:
+        for variant in self._plan.every():
+            sized, example = variant.sized, variant.example
+            if sized is None or example is None or id(variant.main.source) not in self._numbers:
                 continue
 
             def record(point: Point, sized: Sized = sized, example: Arguments = example) -> Any:

@@ -332,7 +332,7 @@ class _Way:
 
 
 def validate_split(
-    runtime: SplitRuntime, batches: Iterable[Any], compress: Iterable[Compress] = METHODS
+    runtime: SplitRuntime, batches: Iterable[Any], compress: Iterable[Compress] = ("fp16", "bf16", "int8", "zstd")
 ) -> CompressionReport:
     """What each way to compress the boundary saves, and what it does to the output of the model.
 
@@ -366,6 +366,56 @@ def validate_split(
     if count == 0:
         raise ArgumentError("batches is empty: there is no batch to measure with")
     return CompressionReport(tuple(w.result(count) for w in ways))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What calibrate chose: `compress` for to_bytes, save and `--compress` (None: nothing within the bounds is smaller
+    than the boundary as it is), its `result`, and the `report` with all ways. Prints as the report and the choice."""
+
+    compress: Compress
+    result: CompressionResult
+    report: CompressionReport
+
+    def __str__(self) -> str:
+        return f"{self.report}\ncompress={self.compress!r}"
+
+
+def calibrate(
+    runtime: SplitRuntime,
+    batches: Iterable[Any],
+    *,
+    max_error: float = 0.01,
+    min_top1: float = 0.0,
+    compress: Iterable[Compress] = METHODS,
+) -> Calibration:
+    """The smallest way to compress the boundary that keeps the output of the model within bounds, on these batches.
+
+    max_error bounds CompressionResult.output_error, and min_top1 its top1 (a share, 0 to 1); max_error=math.inf bounds
+    the agreement alone. Use batches like those that will come: random numbers say little about a model.
+
+    >>> import torch, cleave
+    >>> net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3)).eval()
+    >>> spec = cleave.SplitSpec(boundary="after:1")
+    >>> runtime = cleave.prepare_split(net, example_inputs=torch.randn(8, 4), split=spec)
+    >>> found = cleave.calibrate(runtime, [torch.randn(8, 4)], max_error=0.1)
+    >>> found.result.output_error <= 0.1
+    True
+    >>> data = runtime.run_prefix(torch.randn(8, 4)).to_bytes(compress=found.compress)
+    """
+    if not max_error >= 0 or not 0 <= min_top1 <= 1:
+        raise ArgumentError(f"max_error is 0 or more and min_top1 from 0 to 1, not {max_error!r} and {min_top1!r}")
+    ways = list(compress) if not isinstance(compress, str | Mapping) else compress
+    report = validate_split(runtime, batches, ways)
+    best, chosen = report.results[0], None
+    if min_top1 > 0 and best.top1 is None:
+        raise ArgumentError("no output has rows of scores, so that there is no top-1 to agree on: bound the error")
+    for way, result in zip((w for w in ways if w is not None), report.results[1:], strict=True):
+        off = math.inf if result.output_error is None else result.output_error
+        kept = result.reason is None and off <= max_error and (result.top1 or 0.0) >= min_top1
+        if kept and result.nbytes < best.nbytes:
+            best, chosen = result, way
+    return Calibration(chosen, best, report)
 
 
 def _try_ways(runtime: SplitRuntime, arguments: Arguments, ways: Sequence[_Way]) -> None:
@@ -505,6 +555,7 @@ def assert_dynamic_batch_reuse(runtime: SplitRuntime, inputs_by_batch: Mapping[i
 
 
 __all__ = [
+    "Calibration",
     "CompressionReport",
     "CompressionResult",
     "DynamicBatchReport",
@@ -512,6 +563,7 @@ __all__ = [
     "assert_dynamic_batch_reuse",
     "assert_forward_equivalent",
     "assert_gradient_equivalent",
+    "calibrate",
     "validate_dynamic_batches",
     "validate_split",
 ]

@@ -71,6 +71,12 @@ char *arena_str(arena *a, const char *s)
 	return arena_copy(a, s, strlen(s) + 1);
 }
 
+clv_status arena_keep(arena *a, const char *s, const char **out)
+{
+	*out = arena_str(a, s);
+	return *out ? CLV_OK : fail_nomem();
+}
+
 clv_status arena_take(arena *a, strbuf *b, const char **out)
 {
 	char *text;

@@ -1,6 +1,5 @@
 /* Digests: 128 bits that tell whether bytes are still the same. They guard against accidents, not against forgery. */
-#ifndef BASE_DIGEST_H
-#define BASE_DIGEST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +19,3 @@ void digest_print(digest d, char out[DIGEST_TEXT]);
 void hex_print(const void *bytes, size_t n, char *out); /* 2 n digits, and no NUL */
 int hex_digit(char c);                                  /* of 0 to 9, a to f; -1: it is none */
 bool digest_parse(const char *text, digest *out);       /* what digest_print wrote, and nothing else */
-
-#endif

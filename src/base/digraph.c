@@ -31,8 +31,6 @@ void digraph_free(digraph *g)
 	*g = (digraph){0};
 }
 
-/* ---- components ------------------------------------------------------------------------------------------------------------ */
-
 /* Tarjan's walk without recursion. Components are numbered backwards: what is reached comes first. */
 typedef struct component_walk {
 	const digraph *g;
@@ -120,8 +118,6 @@ clv_status digraph_components(const digraph *g, uint32_t *component, uint32_t *c
 	arena_free(&scratch);
 	return st;
 }
-
-/* ---- order ----------------------------------------------------------------------------------------------------------------- */
 
 static void sort_vertices(const digraph *g, uint32_t *waits, heap ready, uint32_t *place)
 {

@@ -1,6 +1,5 @@
 /* A directed graph of numbers: what reaches what both ways, and an order in which every arc goes forward. Linear. */
-#ifndef BASE_DIGRAPH_H
-#define BASE_DIGRAPH_H
+#pragma once
 
 #include "base/mem.h"
 
@@ -28,5 +27,3 @@ clv_status digraph_components(const digraph *g, uint32_t *component /* per verte
 /* A topological order, the smallest vertex first where there is a choice; arcs to itself are not looked at. place[v]
    is NO_VERTEX for what is on a cycle or behind one. */
 clv_status digraph_order(const digraph *g, uint32_t *place /* per vertex */);
-
-#endif

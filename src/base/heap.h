@@ -1,6 +1,5 @@
 /* A heap of numbers (nodes, stages, blocks), the smallest on top. */
-#ifndef BASE_HEAP_H
-#define BASE_HEAP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -32,5 +31,3 @@ static inline uint32_t heap_pop(heap *h)
 	h->at[i] = x;
 	return top;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Text for people: amounts with units, and cells as aligned columns. The same whatever the locale. */
-#ifndef BASE_HUMAN_H
-#define BASE_HUMAN_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -11,5 +10,3 @@ void strbuf_plain(strbuf *b, const char *s); /* control characters become "?": n
 /* Rows of `columns` cells each, one line per row, columns two spaces apart and as wide as their widest cell, counted in
    characters. right[i]: column i is flush right. Cells are written plain. */
 void strbuf_columns(strbuf *b, const char *const *cells, uint32_t rows, uint32_t columns, const bool *right);
-
-#endif

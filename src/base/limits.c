@@ -1,10 +1,17 @@
 #include "base/limits.h"
 
 #include <stdatomic.h>
+#include <sys/sysinfo.h>
 
 #include "base/clock.h"
 
 static _Thread_local limits *now;
+
+int64_t limits_of_stranger(void)
+{
+	struct sysinfo info;
+	return sysinfo(&info) == 0 ? (int64_t)((uint64_t)info.totalram * info.mem_unit / 2) : (int64_t)4 << 30;
+}
 
 static uint64_t stops_of(const limits *l)
 {
@@ -28,6 +35,20 @@ void limits_leave(limits *l)
 bool limits_here(void)
 {
 	return now != NULL;
+}
+
+const limits *limits_now(void)
+{
+	return now;
+}
+
+bool limits_spent(const limits *l)
+{
+	int64_t time = l && (l->deadline || l->outer) ? clock_nanoseconds() : 0;
+	for (; l; l = l->outer)
+		if (stops_of(l) != l->stops_seen || (l->deadline && time > l->deadline))
+			return true;
+	return false;
 }
 
 bool limits_bytes(void)

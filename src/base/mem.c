@@ -76,8 +76,7 @@ clv_status vec_reserve_(void **at, uint32_t *cap, size_t need, size_t elem)
 	void *old;
 	memcpy(&old, at, sizeof old);
 	void *grown = mem_realloc(old, want, elem);
-	if (!grown)
-		return fail_nomem();
+	TRY_MEM(grown);
 	memcpy(at, &grown, sizeof grown);
 	*cap = (uint32_t)want;
 	return CLV_OK;

@@ -2,8 +2,7 @@
  *
  * Every allocation of the core goes through mem_alloc/mem_realloc, so that one test can let the n-th
  * allocation fail for every n (the fault sweep). All return NULL on failure; nothing aborts. */
-#ifndef BASE_MEM_H
-#define BASE_MEM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +16,15 @@ void *mem_realloc(void *at, size_t count, size_t elem); /* checks count*elem; ne
 void mem_free(void *at);
 uint32_t *mem_ids(size_t n);               /* n ids, all NONE (0xffffffff); caller frees */
 char *mem_strdup(const char *s, size_t n); /* n bytes and a NUL; caller frees */
+
+/* Built with AddressSanitizer, which keeps notes about all memory in memory of its own. */
+#if defined(__SANITIZE_ADDRESS__)
+#define ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#define ADDRESS_SANITIZER __has_feature(address_sanitizer)
+#else
+#define ADDRESS_SANITIZER 0
+#endif
 
 /* Test hook: the allocation number `n` from now fails (0: none does). Per thread. */
 void mem_fail_after(uint64_t n);
@@ -45,5 +53,3 @@ clv_status vec_reserve_(void **at, uint32_t *cap, size_t need, size_t elem);
 		(v)->at = NULL;                                                                                                \
 		(v)->n = (v)->cap = 0;                                                                                         \
 	} while (0)
-
-#endif

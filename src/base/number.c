@@ -131,3 +131,9 @@ void numbers_sort(double *at, size_t n)
 {
 	qsort(at, n, sizeof *at, by_size);
 }
+
+int uint32_order(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return (x > y) - (x < y);
+}

@@ -1,6 +1,5 @@
 /* Doubles as text, the same whatever locale the program has set. */
-#ifndef BASE_NUMBER_H
-#define BASE_NUMBER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,4 +15,4 @@ bool number_parse(const char *s, double *out);
 
 void numbers_sort(double *at, size_t n); /* ascending */
 
-#endif
+int uint32_order(const void *a, const void *b); /* for qsort and bsearch */

@@ -1,6 +1,5 @@
 /* Structs of options and answers that callers make: each starts with its size, so that it can grow. */
-#ifndef BASE_OPTIONS_H
-#define BASE_OPTIONS_H
+#pragma once
 
 #include "base/status.h"
 
@@ -13,5 +12,3 @@ clv_status options_write(void *out, void *all, size_t known, const char *name);
 
 /* Fails where a size has no name or no value; NULL is fine. */
 clv_status sizes_check(const clv_sizes *s);
-
-#endif

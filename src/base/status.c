@@ -44,8 +44,21 @@ __attribute__((destructor)) static void drop_exit_key(void)
 	slot_release(&this_slot);
 }
 
+/* Messages have names from files in them, and end up on terminals. */
+static void clean_message(char *text)
+{
+	for (char *s = text; s && *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		if ((c < ' ' && c != '\n' && c != '\t') || c == 0x7F)
+			*s = '?';
+		else if (c == 0xC2 && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xA0)
+			s[0] = s[1] = '?';
+	}
+}
+
 static void slot_set(clv_status code, char *text)
 {
+	clean_message(text);
 	pthread_once(&exit_once, make_exit_key);
 	if (exit_key_made)
 		pthread_setspecific(exit_key, &this_slot);

@@ -4,8 +4,7 @@
  * fail() records code, place and message and returns the code; TRY() forwards it.
  * fail_more() puts a sentence in front of the message that is already in the slot, so that each layer can
  * add what it knows (the node, the file, the line) while the error travels up. */
-#ifndef BASE_STATUS_H
-#define BASE_STATUS_H
+#pragma once
 
 #include <stdarg.h>
 
@@ -49,6 +48,7 @@ static inline clv_status status_given(clv_status code, clv_status same)
 
 #define fail(code, ...) status_given((code), status_fail((code), __FILE__, __LINE__, __VA_ARGS__))
 #define fail_nomem() fail(CLV_E_NOMEM, "out of memory")
+#define fail_io(what, path) fail(CLV_E_IO, "cannot %s %s: %s", what, path, strerror(errno))
 
 #define TRY(call)                                                                                                      \
 	do {                                                                                                               \
@@ -75,5 +75,3 @@ static inline clv_status status_given(clv_status code, clv_status same)
 		if (st != CLV_OK)                                                                                              \
 			goto out;                                                                                                  \
 	} while (0)
-
-#endif

@@ -1,6 +1,5 @@
 /* A growable string. Errors stick: append freely, ask once at the end (strbuf_take, or `failed`). */
-#ifndef BASE_STRBUF_H
-#define BASE_STRBUF_H
+#pragma once
 
 #include "base/mem.h"
 
@@ -43,5 +42,3 @@ clv_status strbuf_take(strbuf *b, char **out);
 void strbuf_move(strbuf *b, strbuf *from);
 /* Fails with the text of b as its message; b is empty after. */
 clv_status strbuf_fail(clv_status code, strbuf *b);
-
-#endif

@@ -6,8 +6,7 @@
 static clv_status table_resize(table *t, uint32_t cap)
 {
 	table_slot *at = mem_realloc(NULL, cap, sizeof *at);
-	if (!at)
-		return fail_nomem();
+	TRY_MEM(at);
 	memset(at, 0xFF, cap * sizeof *at);
 	for (uint32_t i = 0; i < t->cap; i++) {
 		table_slot s = t->at[i];
@@ -85,4 +84,9 @@ uint32_t hash_bytes(const void *at, size_t n, uint64_t seed)
 {
 	uint64_t h = hash_long(at, n, seed);
 	return (uint32_t)(h ^ h >> 32);
+}
+
+uint32_t hash_text(const char *s, const void *owner)
+{
+	return hash_bytes(s, strlen(s), (uint64_t)(uintptr_t)owner);
 }

@@ -1,6 +1,5 @@
 /* A hash table of ids: the keys live with the caller, the table holds (hash, id) and asks `same` on equal hashes. */
-#ifndef BASE_TABLE_H
-#define BASE_TABLE_H
+#pragma once
 
 #include "base/mem.h"
 
@@ -24,6 +23,5 @@ void table_free(table *t);
 
 /* Seeded, so that a hostile text cannot be made to collide. */
 uint32_t hash_bytes(const void *at, size_t n, uint64_t seed);
+uint32_t hash_text(const char *s, const void *owner); /* the seed is where the owner lies */
 uint64_t hash_long(const void *at, size_t n, uint64_t seed);
-
-#endif

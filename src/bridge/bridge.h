@@ -2,9 +2,8 @@
  *
  * Three parts: tensors (counted references to PyTorch tensors), call sites (one operator call, bound once, called
  * many times) and the recorder (sees every operator a thread runs). Capture, the executor and the compile back ends
- * are its only callers. The implementation is bridge_*.cpp beside this file. */
-#ifndef BRIDGE_BRIDGE_H
-#define BRIDGE_BRIDGE_H
+ * are its only callers. The implementation is bridge_*.cpp in this folder. */
+#pragma once
 
 #include "base/status.h"
 #include "memory/pool.h"
@@ -21,6 +20,8 @@ typedef struct br_tensor br_tensor;
 
 br_tensor *br_ref(const br_tensor *t); /* a new reference; NULL for NULL */
 void br_unref(br_tensor *t);           /* NULL is allowed */
+
+bool br_exhausted(void); /* the last CLV_E_TORCH of this thread came from an allocator that had no memory left */
 
 typedef struct br_meta {
 	bool strided;   /* false: sparse, nested, opaque: sizes may be missing, strides are */
@@ -64,6 +65,8 @@ clv_status br_give(br_tensor *t, clv_tensor **out);
 /* Of many at once; what br_give_all cannot give is released, and nothing is left in `out`. */
 clv_status br_of_all(const clv_tensor *const *t, uint32_t n, br_tensor **out);
 clv_status br_give_all(br_tensor *const *t, uint32_t n, clv_tensor **out);
+/* New references to the tensors of torch; the tensors of the core are released. After a failure nothing is left in `out`. */
+clv_status br_take_all(clv_tensor *const *t, uint32_t n, br_tensor **out);
 /* After an operator changed the sizes of a tensor in place, or gave it other memory. */
 clv_status br_refresh(clv_tensor *t);
 
@@ -105,7 +108,7 @@ clv_status br_leaf(const br_tensor *t, bool requires_grad, br_tensor **out);
 clv_status br_synchronize(const char *device);
 /* The stream that this thread gives work of the device to, by number; 0 on the CPU. */
 int64_t br_stream(const char *device);
-/* This thread's stream reads the tensor: whoever frees it, its memory is not used again before that is done. */
+/* This thread's stream reads the tensor: when it is freed, its memory is not reused before the stream is done. */
 void br_used_on_stream(const br_tensor *t);
 bool br_allows_tf32(void); /* CUDA may round what goes into products and convolutions of f32 to 10 bits */
 
@@ -119,7 +122,7 @@ clv_status br_quantiser_numbers(const br_tensor *t, const quantiser *q, double *
 
 /* Calls what makes libraries below torch look at the machine, so that later they need no file for it. */
 void br_warm(void);
-/* What a process has chosen for all its operators on the CPU, beside br_modes. */
+/* Settings of the process for all operators on the CPU, in addition to br_modes. */
 typedef struct br_settings {
 	uint8_t precision[3]; /* of f32 in convolutions, recurrent layers, products of oneDNN */
 	uint8_t engine;       /* of quantised operators */
@@ -130,6 +133,7 @@ clv_status br_settings_set(const br_settings *s); /* what is as it should be is 
 /* The state of a device's random generator as a tensor of bytes; and set. What is no state is refused: CLV_E_TORCH. */
 clv_status br_random_get(const char *device, br_tensor **out);
 clv_status br_random_set(const char *device, const br_tensor *state);
+clv_status br_random_seeded(uint64_t seed, br_tensor **out); /* the state of the CPU's after torch.manual_seed(seed) */
 /* CLV_OK: a state of the CPU's that br_random_set takes, and draws nothing from beyond its own memory. */
 clv_status br_random_check(const br_tensor *state);
 
@@ -145,6 +149,8 @@ int br_threads(void); /* that operators on the CPU use, called by this thread */
 /* So many from now on, for operators that this thread calls; no other thread notices. `had`: what it had before. */
 void br_team_enter(int n, br_team *had);
 void br_team_leave(const br_team *had);
+/* Calls work(ctx, i) once for each i below n, on the threads that operators use, at the same time as far as there are so many. */
+void br_parallel(int n, void (*work)(void *ctx, int i), void *ctx);
 /* 0, or a number of threads that can be had: CLV_E_INVALID, CLV_E_UNSUPPORTED where all threads have one number. */
 clv_status br_team_check(int n);
 
@@ -189,6 +195,9 @@ typedef struct br_backward br_backward;
 clv_status br_backward_new(br_tensor *const *outputs, uint32_t n, br_backward **out);
 clv_status br_backward_run(br_backward *b);
 void br_backward_free(br_backward *b); /* NULL is allowed */
+/* The gradients that a backward from a loss of one element gives these leaves, as new references: NULL where there is none.
+   The graph behind the loss is gone afterwards; no .grad is touched. */
+clv_status br_gradients(const br_tensor *loss, br_tensor *const *leaves, uint32_t n, br_tensor **out);
 
 /* ---- code of AOTInductor: bridge_aoti.cpp -------------------------------------------------------------------------- */
 
@@ -206,8 +215,8 @@ const char *br_torch_version(void); /* of the libtorch that is loaded: "2.13.0" 
 
 /* What cleave::segment(Tensor code, Tensor[] inputs) -> Tensor[] does with the bytes that `code` is. */
 typedef struct br_segment_fns {
-	bool (*allowed)(void); /* machine code of whoever may run */
-	/* Bytes that start at a multiple of 64 and stay as they are until it is closed. may_run: the code in them, whoever made it.
+	bool (*allowed)(void); /* machine code in it may run */
+	/* Bytes that start at a multiple of 64 and stay as they are until it is closed. may_run: the code in them, whatever its origin.
 	   *reason: why it runs on the tape, borrowed from what is opened; NULL: it does not. */
 	clv_status (*open)(const void *data, size_t n, bool may_run, void **out, const char **reason);
 	uint32_t (*noutputs)(const void *opened);
@@ -427,7 +436,7 @@ clv_status br_recorder_see(br_recorder *r, const br_tensor *t, uint32_t *id_out)
 clv_status br_recorder_fresh(br_recorder *r, const br_tensor *t, uint32_t *id_out);
 br_object *br_recorder_object(const br_recorder *r, uint32_t number); /* borrowed */
 
-/* Between these two nothing is recorded on this thread (an opaque call); results are then made known. */
+/* Between these two (an opaque call) nothing is recorded, on this thread or on those that it forks; results are then made known. */
 void br_recorder_suspend(br_recorder *r);
 void br_recorder_resume(br_recorder *r);
 clv_status br_recorder_result(br_recorder *r, const br_tensor *t, uint32_t *id_out);
@@ -444,7 +453,7 @@ typedef struct br_hook {
 	char node[64];   /* what autograd calls it */
 } br_hook;
 clv_status br_recorder_find_hook(br_recorder *r, br_tensor *const *tensors, uint32_t n, br_hook *out);
-/* Those behind the results of the call that br_recorder_suspend began are made again by whoever makes the call again. */
+/* Those behind the results of the call that br_recorder_suspend began are made again when the call is repeated. */
 clv_status br_recorder_pass_hooks(br_recorder *r, br_tensor *const *tensors, uint32_t n);
 
 /* Explicit generators: digest of the state before the first and after the last use of object `number`; false if it
@@ -453,5 +462,4 @@ bool br_recorder_generator(const br_recorder *r, uint32_t number, uint64_t *firs
 
 #ifdef __cplusplus
 }
-#endif
 #endif

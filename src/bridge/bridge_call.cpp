@@ -514,7 +514,7 @@ clv_status br_site_new(const char *op, const br_arg *args, uint32_t nargs, const
 
 bool br_site_resizes(const br_site *s)
 {
-	return s->guard && s->guard->resizes;
+	return s->guard && (s->guard->resizes || s->guard->graphs);
 }
 
 void br_site_free(br_site *s)

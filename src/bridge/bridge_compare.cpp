@@ -1,4 +1,4 @@
-// Two tensors compared, for what was compiled: how far apart, and how large the numbers are.
+// Compares results of compiled code with torch's: largest difference, and how large the numbers are.
 #include "bridge/impl.hpp"
 
 #include <cmath>

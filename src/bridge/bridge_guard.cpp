@@ -288,6 +288,17 @@ bool is_given_itself(const at::Tensor &t)
 	                         " would change the shape of an input, which a file may not do: the shape is the caller's");
 }
 
+// The tensor is the caller's, and so is what autograd knows of it: the operator changes a stand-in on the same memory.
+void stand_in(torch::jit::Stack *stack)
+{
+	at::Tensor t = (*stack)[0].toTensor();
+	if (!is_given_itself(t))
+		return;
+	at::Tensor mine = t.detach();
+	mine.set_requires_grad(t.requires_grad());
+	(*stack)[0] = mine;
+}
+
 } // namespace
 
 clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, const torch::jit::Stack &stack,
@@ -320,7 +331,7 @@ clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, cons
 		return fail(CLV_E_UNSUPPORTED, "%s gives memory that nobody wrote, so a file may not hold it",
 		            toString(schema.operator_name()).c_str());
 	if (g->outs && schema.name().find("quantize") != std::string::npos)
-		return fail(CLV_E_UNSUPPORTED, "%s does not look at what it writes into, so a file may not hold it",
+		return fail(CLV_E_UNSUPPORTED, "%s does not check its output arguments, so files may not contain it",
 		            toString(schema.operator_name()).c_str());
 	g->grows = resize;
 	g->lists = makes_lists(schema);
@@ -329,8 +340,10 @@ clv_status bridge::guard_make(const c10::OperatorHandle &op, bool training, cons
 	g->resizes = g->outs || (!in_place && !g->written.empty());
 	g->gradients = schema.name().find("backward") != std::string::npos;
 	op_name name = op_split(schema.name().c_str());
+	g->graphs =
+		!strcmp(name.base, "requires_grad_") || !strcmp(name.base, "detach_") || !strcmp(name.base, "retain_grad");
 	g->inner = g->gradients || (name.base[0] == '_' && name.base[1] != '_') || !strncmp(name.base, "native_", 7);
-	if (g->check || g->lists || g->groups || g->clears || g->grows || g->inner || !g->written.empty() ||
+	if (g->check || g->lists || g->groups || g->graphs || g->clears || g->grows || g->inner || !g->written.empty() ||
 	    !g->integers.empty())
 		*out = std::move(g);
 	return CLV_OK;
@@ -345,6 +358,8 @@ void bridge::guard_call(const Guard &g, const c10::OperatorHandle &op, torch::ji
 		check_integers(op.schema(), i, (*stack)[i]);
 	for (size_t i = 0; (g.outs || g.grows) && i < stack->size(); i++)
 		each_tensor((*stack)[i], [&](const at::Tensor &t) { check_plain(op, t); });
+	if (g.graphs && (*stack)[0].isTensor())
+		stand_in(stack);
 	if (g.inner)
 		unfold(op.schema(), stack);
 	if (g.gradients)

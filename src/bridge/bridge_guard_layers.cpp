@@ -199,7 +199,7 @@ void attention_backward(const Args &a)
 	for (const at::Tensor &t : {q, k, v, grad, out})
 		a.require(t.dim() == 4 && t.scalar_type() == q.scalar_type() && t.size(0) == q.size(0) && t.stride(-1) == 1 &&
 		              t.numel() > 0,
-		          "query", "and the tensors beside it are not of one kind");
+		          "query", "and the other tensors differ in dtype, batch or layout");
 	a.require(k.size(1) == v.size(1) && k.size(2) == v.size(2) && k.size(3) == q.size(3) && k.size(1) == q.size(1),
 	          "key", "does not fit query and value");
 	a.require(grad.sizes() == out.sizes() && out.size(1) == q.size(1) && out.size(2) == q.size(2) &&
@@ -289,7 +289,7 @@ void circular_pad(const Args &a)
 	std::vector<int64_t> pad = a.integers("pad");
 	for (size_t i = 0; i + 1 < pad.size(); i += 2)
 		a.require(std::min(pad[i], pad[i + 1]) >= 0 || std::max(pad[i], pad[i + 1]) <= 0, "pad",
-		          "takes from one end of a dimension what the other end needs");
+		          "pads one end of a dimension and crops the other, which circular padding does not allow");
 }
 
 // With a scale of its own, the kernel looks for pixels where there are none.
@@ -304,7 +304,7 @@ void upsample_scales(const Args &a)
 		double scale = a[scales[i]].isDouble() ? a[scales[i]].toDouble() : 0;
 		double size = static_cast<double>(in[i + 2]) * scale; // a scale near 0 has a reciprocal beyond all pixels
 		a.require(scale == 0 || (size >= 0.5 && static_cast<double>(out[i]) <= size + 1), "output_size",
-		          "is not what the scales say");
+		          "does not match the scale factors");
 	}
 }
 

@@ -1,4 +1,4 @@
-// Calls that make many tensors: each takes some hundred bytes beside its elements, which often are another tensor's.
+// Calls that make many tensors: each takes a few hundred bytes, even if its elements are another tensor's.
 //
 // Limits on memory see elements, when their memory is taken. How many tensors a call will make is worked out here before it
 // begins, from its arguments.

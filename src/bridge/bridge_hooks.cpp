@@ -1,4 +1,4 @@
-// Gradient hooks of a recorded forward: what replay would not put there again.
+// Gradient hooks that a recorded forward sets, which replay would not set again.
 //
 // Hooks on tensors, on nodes of the graph and on modules (which become the former) all end up at nodes of autograd's graph.
 // So the graph behind what a forward gave is walked, as far as this forward made it.

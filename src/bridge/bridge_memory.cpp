@@ -390,6 +390,16 @@ clv_status br_of_all(const clv_tensor *const *t, uint32_t n, br_tensor **out)
 	return CLV_OK;
 }
 
+clv_status br_take_all(clv_tensor *const *t, uint32_t n, br_tensor **out)
+{
+	clv_status st = br_of_all(t, n, out);
+	for (uint32_t i = 0; i < n; i++) {
+		out[i] = st == CLV_OK ? br_ref(out[i]) : nullptr;
+		clv_tensor_free(t[i]);
+	}
+	return st;
+}
+
 clv_status br_give_all(br_tensor *const *t, uint32_t n, clv_tensor **out)
 {
 	clv_status st = CLV_OK;

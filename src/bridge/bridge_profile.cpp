@@ -339,6 +339,21 @@ void br_backward_free(br_backward *b)
 	delete b;
 }
 
+clv_status br_gradients(const br_tensor *loss, br_tensor *const *leaves, uint32_t n, br_tensor **out)
+{
+	BRIDGE_CATCH({
+		torch::autograd::variable_list inputs;
+		for (uint32_t i = 0; i < n; i++)
+			inputs.push_back(borrow(leaves[i]));
+		// As backward() without an argument: the gradient of the loss is one, in its layout.
+		auto grads = torch::autograd::grad({borrow(loss)}, inputs, {}, /*retain_graph=*/false, /*create_graph=*/false,
+		                                   /*allow_unused=*/true);
+		for (uint32_t i = 0; i < n; i++)
+			out[i] = grads[i].defined() ? release(std::move(grads[i])) : nullptr;
+		return CLV_OK;
+	})
+}
+
 // ---- generators
 
 clv_status br_generator_state(const br_object *o, br_tensor **out)

@@ -390,12 +390,13 @@ void start(Open &o, const at::RecordFunction &fn)
 	Values in = arguments_of(*o.op, fn);
 	if (is_transformed(in))
 		return;
-	if (r->failed != CLV_OK ? depth == 0 : opaque && depth == opaque)
+	const bool elsewhere = r->suspended && !r->on_its_thread(); // forked inside an opaque call, and part of it
+	if (r->failed != CLV_OK || elsewhere ? depth == 0 : opaque && depth == opaque)
 		keep_written(r, *o.op, in);
 	if (r->failed != CLV_OK)
 		return;
 	o.counted = true;
-	o.top = depth++ == 0;
+	o.top = depth++ == 0 && !elsewhere;
 	o.name = toString(o.op->operator_name());
 	o.exceptions = std::uncaught_exceptions();
 	uint32_t flags = tag_flags(*o.op, in);
@@ -412,7 +413,7 @@ void start(Open &o, const at::RecordFunction &fn)
 		start_random(r, o, in);
 }
 
-// Weak references keep the small objects beside each freed buffer, and glibc's aligned allocation cannot use a hole that
+// Weak references keep the small objects next to each freed buffer, and glibc's aligned allocation cannot use a hole that
 // fits exactly: without this a recording would grow by every temporary, though all of them are free. Blocks that are
 // recycled leave no holes.
 void release_freed(br_recorder *r, Values out)

@@ -245,11 +245,15 @@ br_object *br_recorder_object(const br_recorder *r, uint32_t number)
 
 void br_recorder_suspend(br_recorder *r)
 {
+	std::lock_guard<std::recursive_mutex> lock(r->mutex);
 	r->suspended_at = at::sequence_number::peek();
+	r->suspended = true;
 	opaque = ++depth;
 }
-void br_recorder_resume(br_recorder *)
+void br_recorder_resume(br_recorder *r)
 {
+	std::lock_guard<std::recursive_mutex> lock(r->mutex);
+	r->suspended = false;
 	depth--;
 	opaque = 0;
 }

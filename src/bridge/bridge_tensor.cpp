@@ -25,11 +25,22 @@ extern "C" {
 
 namespace bridge {
 
+static thread_local bool exhausted;
+
+// Allocators of devices throw a class of their own; the one for the CPU throws what every check does, and gives its name.
+static bool lacks_memory(const c10::Error &e)
+{
+	return dynamic_cast<const c10::OutOfMemoryError *>(&e) ||
+	       std::strstr(e.what_without_backtrace(), "DefaultCPUAllocator");
+}
+
 clv_status fail_exception(const char *file, int line)
 {
+	exhausted = false;
 	try {
 		throw;
 	} catch (const c10::Error &e) {
+		exhausted = lacks_memory(e);
 		return status_fail(CLV_E_TORCH, file, line, "%s", e.what_without_backtrace());
 	} catch (const Limit &) {
 		return CLV_E_LIMIT;
@@ -159,6 +170,11 @@ void br_look(const br_tensor *ct, tensor_meta *out)
 	out->ndim = sized ? static_cast<uint32_t>(t->dim()) : 0;
 	out->sizes = sized ? t->sizes().data() : nullptr;
 	out->strides = out->strided ? t->strides().data() : nullptr;
+}
+
+bool br_exhausted(void)
+{
+	return bridge::exhausted;
 }
 
 bool br_fits(const br_tensor *ct, uint8_t dtype, const char *device, uint32_t ndim, const uint32_t *dims,

@@ -1,6 +1,6 @@
 // How many threads operators use: of the process, and of the calling thread for the time of a run.
 //
-// ATen asks OpenMP, which keeps a number per thread that calls it; MKL keeps one of its own beside that. So a thread can have
+// ATen asks OpenMP, which keeps a number per thread that calls it; MKL keeps its own. So a thread can have
 // another number for a while, and no other thread notices. at::set_num_threads would not do: it also changes what threads get
 // that start later, and throws away what oneDNN keeps.
 #include <ATen/Parallel.h>
@@ -34,6 +34,14 @@ void br_team_leave(const br_team *had)
 		omp_set_num_threads(had->operators);
 	if (MKL_Set_Num_Threads_Local)
 		MKL_Set_Num_Threads_Local(had->mkl);
+}
+
+void br_parallel(int n, void (*work)(void *ctx, int i), void *ctx)
+{
+	at::parallel_for(0, n, 1, [&](int64_t first, int64_t end) {
+		for (int64_t i = first; i < end; i++)
+			work(ctx, static_cast<int>(i));
+	});
 }
 
 clv_status br_team_check(int n)

@@ -1,4 +1,4 @@
-// What libtorch and the libraries below it set up when they are used first: looked up in /proc and /sys, or loaded from files.
+// Makes libtorch and the libraries below it do their first-use set-up: look-ups in /proc and /sys, files they load.
 // A process that soon may open nothing does it before. Which kernels run depends on what is found, and so do the bits.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -98,6 +98,14 @@ clv_status br_random_set(const char *device, const br_tensor *state)
 		at::Generator g = at::globalContext().defaultGenerator(at::Device(device));
 		std::lock_guard<std::mutex> lock(g.mutex());
 		g.set_state(borrow(state));
+		return CLV_OK;
+	})
+}
+
+clv_status br_random_seeded(uint64_t seed, br_tensor **out)
+{
+	BRIDGE_CATCH({
+		*out = release(at::detail::createCPUGenerator(seed).get_state());
 		return CLV_OK;
 	})
 }

@@ -1,4 +1,4 @@
-// What calls of plans from files are held to (bridge_guard.cpp).
+// Checks on calls made by plans from files (bridge_guard.cpp).
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -92,6 +92,7 @@ struct Guard {
 	bool views = false;             // it changes the shape, and no element
 	bool inner = false;             // PyTorch calls it through public operators
 	bool gradients = false;         // it is a backward operator
+	bool graphs = false;            // it changes what autograd knows of its argument, and no element
 	bool groups = false;            // it writes the rows of its groups, which may not be all
 };
 
@@ -100,7 +101,8 @@ struct Guard {
 clv_status guard_make(const c10::OperatorHandle &op, bool training, const torch::jit::Stack &stack,
                       std::unique_ptr<const Guard> *out);
 
-// The tensors that a call makes beside their elements (bridge_guard_lists.cpp). Throws Limit where a run may not have that many.
+// Memory for the tensor objects that a call makes, without their elements (bridge_guard_lists.cpp).
+// Throws Limit where a run may not have that many.
 bool makes_lists(const c10::FunctionSchema &schema);
 void check_lists(const Args &a);
 

@@ -1,6 +1,5 @@
 /* Between Python's tensors and ours. The only part of the bridge that knows Python. */
-#ifndef BRIDGE_PYTENSOR_H
-#define BRIDGE_PYTENSOR_H
+#pragma once
 
 #include <Python.h>
 
@@ -16,5 +15,4 @@ PyObject *py_wrap(br_tensor *t);        /* takes the reference; the tensor's Pyt
 
 #ifdef __cplusplus
 }
-#endif
 #endif

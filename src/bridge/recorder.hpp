@@ -75,6 +75,7 @@ struct br_recorder {
 	at::CallbackHandle handle = 0;
 	std::unique_ptr<c10::DebugInfoGuard> guard;
 	bool recording = false;
+	bool suspended = false; // an opaque call runs
 
 	clv_status failed = CLV_OK;
 	std::string message;
@@ -87,7 +88,7 @@ struct br_recorder {
 	uint32_t next_storage = 0;
 	std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> weak_storages;
 	std::vector<br_object *> objects;
-	std::vector<bridge::GeneratorUse> generators; // beside objects
+	std::vector<bridge::GeneratorUse> generators; // parallel to objects
 	std::vector<bridge::Backup> backups;
 	std::unordered_set<const c10::StorageImpl *> outside; // memory of tensors that were there before the forward
 	bridge::RandomState random_state;

@@ -1,7 +1,6 @@
 /* Private to the files that turn a stream into a plan: scan.c looks at the whole stream, build.c makes the plan, table.c
    makes constants that follow the sizes. */
-#ifndef CAPTURE_BUILDER_H
-#define CAPTURE_BUILDER_H
+#pragma once
 
 #include "base/arena.h"
 #include "capture/capture.h"
@@ -66,5 +65,3 @@ clv_status insert_value(builder *b, uint32_t op, uint16_t id, const arg *args, u
 /* table.c */
 clv_status table_moves(const builder *b, uint32_t t, bool *out); /* a constant differs from size to size */
 clv_status insert_table(builder *b, uint32_t op, uint32_t t);    /* nodes that make it; they define the value of t */
-
-#endif

@@ -1,4 +1,4 @@
-/* Capture: what a model's forward did, as a stream of operators, and from streams to a plan.
+/* Capture: the operators of a forward as a stream, and a plan built from such streams.
  *
  *   forward, recorded ──▶ stream ─┐
  *   again, other data ──▶ stream ─┴─ compare ──▶ build ──▶ plan and its data
@@ -6,8 +6,7 @@
  * A stream (stream.c) is the raw record: every operator with its arguments, every tensor that was seen.
  * Comparing two streams (compare.c) finds what a record alone cannot show: numbers and constants that depend on the
  * data, though no operator says so. Building (build.c) turns a stream that stood the test into a plan. */
-#ifndef CAPTURE_CAPTURE_H
-#define CAPTURE_CAPTURE_H
+#pragma once
 
 #include "base/arena.h"
 #include "bridge/bridge.h"
@@ -221,5 +220,3 @@ clv_status plan_data_move(const plan_data *d, const plan *to, plan_data *out /* 
    (may be s itself), or NULL. `sizes`: NULL for a plan at the recorded sizes alone. The plan still lacks its trees. */
 clv_status stream_build(const stream *s, const uint8_t *classes, const stream *with_grad, const size_probes *sizes,
                         plan **plan_out, plan_data *data_out, value_id *outputs_out /* s->outputs.n */);
-
-#endif

@@ -230,22 +230,13 @@ static bool match_streams(cmp *c)
 	return match_ends(c);
 }
 
-static uint32_t storages(const stream *s)
-{
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < s->tensors.n; i++)
-		if (s->tensors.at[i].storage != NONE && s->tensors.at[i].storage >= n)
-			n = s->tensors.at[i].storage + 1;
-	return n;
-}
-
 clv_status stream_compare(const stream *a, const stream *b, comparison *out)
 {
 	cmp c = {.a = a, .b = b, .why = STRBUF_INIT};
 	clv_status st = CLV_OK;
 	c.to_b = mem_ids(a->tensors.n);
 	c.to_a = mem_ids(b->tensors.n);
-	c.storage_b = mem_ids(storages(a));
+	c.storage_b = mem_ids(stream_storages(a));
 	c.classes = mem_alloc(a->tensors.n + 1);
 	*out = (comparison){.verdict = STREAMS_EQUAL};
 	if (!c.to_b || !c.to_a || !c.storage_b || !c.classes) {

@@ -285,7 +285,7 @@ static clv_status look_at(search *q)
 	if (e != NONE)
 		return CLV_OK;
 	if (negative || distinct(q->y, q->n) < ENOUGH_VALUES || q->p->symbols.n >= SYMBOLS_MAX)
-		return fail(CLV_E_UNSUPPORTED, "a number that is read from data took too few values to tell what follows it");
+		return fail(CLV_E_UNSUPPORTED, "a number read from data took too few values to tell which sizes depend on it");
 	return add_column(q);
 }
 

@@ -30,6 +30,6 @@ clv_status stream_check_hooks(const stream *s, br_tensor *const *tensors, uint32
 	const char *what =
 		h.retains ? "its result has retain_grad(), and is given back: a plan would give back one that has not"
 				  : "it has a gradient hook (of a tensor, or the backward hook of a module), which a plan would "
-					"not call: put the hook on a parameter or on what the plan gives, or take it away";
+					"not call: put the hook on a parameter or on an output of the plan, or remove it";
 	return o ? fail_at(s, o, what) : fail(CLV_E_UNSUPPORTED, "%s: %s", h.node, what);
 }

@@ -81,19 +81,29 @@ void find_touched(builder *b)
 		touch_storage(b, s->rebinds.at[i].tensor, NULL);
 }
 
+static clv_status note_op(const stream *s, const stream_op *o, clv_status st)
+{
+	detail(op, "%s", o->op);
+	detail(module, "%s", o->scope ? s->scopes.at[o->scope].path : "");
+	detail(source, "%s", o->at ? o->at : "");
+	return st;
+}
+
 clv_status fail_at(const stream *s, const stream_op *o, const char *what)
 {
-	return fail(CLV_E_UNSUPPORTED, "%s%s%s%s%s: %s", o->op, o->scope ? " in " : "",
-	            o->scope ? s->scopes.at[o->scope].path : "", o->at ? " at " : "", o->at ? o->at : "", what);
+	clv_status st = fail(CLV_E_UNSUPPORTED, "%s%s%s%s%s: %s", o->op, o->scope ? " in " : "",
+	                     o->scope ? s->scopes.at[o->scope].path : "", o->at ? " at " : "", o->at ? o->at : "", what);
+	return note_op(s, o, st);
 }
 
 /* As fail_at, for an error that is on its way and does not name the operator yet. */
 clv_status more_at(const stream *s, const stream_op *o, clv_status st)
 {
-	if (strstr(clv_last_error(), o->op))
+	if (status_details()->op[0])
 		return st;
-	return fail_more(st, "%s%s%s%s%s", o->op, o->scope ? " in " : "", o->scope ? s->scopes.at[o->scope].path : "",
-	                 o->at ? " at " : "", o->at ? o->at : "");
+	st = fail_more(st, "%s%s%s%s%s", o->op, o->scope ? " in " : "", o->scope ? s->scopes.at[o->scope].path : "",
+	               o->at ? " at " : "", o->at ? o->at : "");
+	return note_op(s, o, st);
 }
 
 static int64_t elements(const stream_tensor *t)

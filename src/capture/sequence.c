@@ -165,8 +165,7 @@ static clv_status fold_together(fold *f, const stream_op *o, uint32_t from, bool
 	axis.u.i = dim;
 	a[1] = (br_arg){.kind = BR_LIST};
 	a[1].u.list.n = 1;
-	if (!(a[1].u.list.at = arena_copy(&f->s->a, &axis, sizeof axis)))
-		return fail_nomem();
+	TRY_MEM((a[1].u.list.at = arena_copy(&f->s->a, &axis, sizeof axis)));
 	return add_op(f, o, OP_flip, a, 2, &o->results[0]);
 }
 

@@ -293,8 +293,7 @@ static clv_status python_begin(stream *s, const char *label, const char *at, br_
 	TRY(python_args(s, args, nargs, list + 1));
 	TRY(emit(s, "cleave::python", at, list, nargs + 1));
 	s->python_op = s->ops.n - 1;
-	if (!(s->ops.at[s->python_op].label = arena_str(&s->a, label)))
-		return fail_nomem();
+	TRY_MEM((s->ops.at[s->python_op].label = arena_str(&s->a, label)));
 	br_recorder_suspend(s->recorder);
 	return CLV_OK;
 }

@@ -47,8 +47,6 @@ static clv_status refused(const char *why)
 	            why);
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
-
 static bool is_float(uint8_t d)
 {
 	return d == DT_F16 || d == DT_F32 || d == DT_F64 || d == DT_BF16;
@@ -88,8 +86,6 @@ static clv_status table_open(const builder *b, uint32_t t, table_data *d)
 		TRY(read_one(d, seen_in(b, i, t), i));
 	return CLV_OK;
 }
-
-/* ---- one number --------------------------------------------------------------------------------------------------- */
 
 /* Floats of few bits say little: only whole numbers among them have formulas. */
 static clv_status few_bits(builder *b, arg *out)
@@ -134,8 +130,6 @@ static clv_status element(builder *b, const table_data *d, const int64_t *k, arg
 	out->u.b = b->seen.at[0] != 0;
 	return CLV_OK;
 }
-
-/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 /* A value between two of our nodes: of the constant's device, this dtype and these sizes. */
 static clv_status between(builder *b, const table_data *d, uint8_t type, const expr_id *shape, uint32_t ndim,
@@ -204,8 +198,6 @@ static clv_status add_stack(builder *b, uint32_t op, const table_data *d, const 
 	return add_view(b, op, d, flat);
 }
 
-/* ---- the shape stays ---------------------------------------------------------------------------------------------- */
-
 static clv_status add_fixed(builder *b, uint32_t op, table_data *d)
 {
 	if (d->count[0] > ELEMENTS_MAX)
@@ -224,8 +216,6 @@ static clv_status add_fixed(builder *b, uint32_t op, table_data *d)
 	}
 	return add_stack(b, op, d, elements);
 }
-
-/* ---- the length follows the sizes ----------------------------------------------------------------------------------- */
 
 static bool all_one_number(const table_data *d)
 {
@@ -360,8 +350,6 @@ static clv_status add_ramp(builder *b, uint32_t op, const table_data *d, const r
 		TRY(add_cast(b, op, d, r, flat, &v));
 	return flat ? CLV_OK : add_view(b, op, d, v);
 }
-
-/* ---- floats as a ramp of integers, scaled ---------------------------------------------------------------------------- */
 
 static double as_stored(const table_data *d, double v)
 {

@@ -21,7 +21,6 @@ static const column columns[] = {
 	{"flops_per_s", NULL, COLUMN_NUMBER}, COLUMNS_END,
 };
 
-#ifdef CLEAVE_CLI_TORCH
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +63,7 @@ static clv_status run_once(subject *s, double *took)
 	double start = now();
 	clv_status st = s->prefix ? run_boundary(s) : run_outputs(s);
 	if (st == CLV_OK)
-		st = clv_synchronize(s->device);
+		st = wait_for(s->device);
 	*took = now() - start;
 	return st;
 }
@@ -334,7 +333,7 @@ static bool measure_all(const request *r, const model *m, subject *s, listing *t
 static bool show_optimizations(const request *r, const clv_runtime *rt)
 {
 	char *text = NULL;
-	if (!r->loading.optimize || strcmp(r->loading.optimize, "fast") || r->loading.sandbox)
+	if (!r->loading.optimize || strcmp(r->loading.optimize, "fast") || clv_runtime_sandboxed(rt))
 		return true;
 	if (clv_runtime_optimizations(rt, &text) != CLV_OK)
 		return fail_with(r->path) == EXIT_OK;
@@ -388,8 +387,9 @@ static int check_bench(void *given)
 			return EXIT_USAGE;
 		}
 	}
+	int code = loading_check(&r->loading);
 	if (r->iterations && r->iterations < 1000000)
-		return feeding_check(&r->feeding);
+		return code == EXIT_OK ? feeding_check(&r->feeding) : code;
 	complain("--iterations is from 1 to a million");
 	return EXIT_USAGE;
 }
@@ -410,7 +410,6 @@ static int bench_model(void *given, const model *m)
 	clv_runtime_free(s.rt);
 	return code;
 }
-#endif
 
 static const option arguments[] = {
 	ARG_FILE("FILE", path, "a .clv file; - is standard input"),
@@ -418,13 +417,14 @@ static const option arguments[] = {
 };
 
 static const option options[] = {
-	OPT_TEXTS("batch", 0, "N", batches, "size of the batch; may be repeated, each is measured"),
+	OPT_TEXTS("batch", 0, "N", batches, "size of the batch; may be repeated to measure several"),
 	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes, "size of another symbol; may be repeated"),
-	OPT_INT("iterations", 0, "N", iterations, "runs that are measured", .preset = "30"),
-	OPT_INT("warmup", 0, "N", warmup, "runs before them", .preset = "3"),
-	OPT_WORD("profile", 0, "BY", profile, "op|module|node", "what took how long; runs are measured again for it"),
-	OPT_INT("depth", 0, "N", depth, "modules with the same first N parts of their path are one (default: all parts)"),
-	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: what the prefix gave"),
+	OPT_INT("iterations", 0, "N", iterations, "measured runs", .preset = "30"),
+	OPT_INT("warmup", 0, "N", warmup, "runs before that", .preset = "3"),
+	OPT_WORD("profile", 0, "BY", profile, "op|module|node",
+             "break the time down by operator, module or node, in further runs"),
+	OPT_INT("depth", 0, "N", depth, "join modules whose paths agree in the first N parts (default: all parts)"),
+	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: the boundary written by the prefix"),
 	FEEDING_OPTIONS(feeding),
 	LOADING_OPTIONS(loading),
 	OPT_GROUP("model files"),
@@ -439,13 +439,11 @@ static const request initial = {.feeding = {.fill = "random"}};
 const command command_bench = {
 	.name = "bench",
 	.summary = "measure how long a model file takes",
-	.description =
-		"Runs a model some times and shows the median, the time that 95 of 100 runs stay within, the fastest run and "
-		"the mean, and how many rows of the batch one second is enough for, by the median. Inputs that are not given "
-		"are random.\n\n"
-		"With --profile the runs are measured again, node by node, and a row is added for each operator, module or "
-		"node: the sum over its nodes. A compiled segment is one row. A device is waited for after each node, so "
-		"that these rows add up to more than the whole takes on a GPU.",
+	.description = "Runs a model repeatedly and shows the median, the 95th percentile, the fastest run, the mean, and "
+				   "rows of the batch per second by the median. Inputs that are not given are random.\n\n"
+				   "With --profile, further runs are measured node by node, and each operator, module or node gets a "
+				   "row with its total. A compiled segment is one row. On a GPU these rows add up to more than the "
+				   "whole run, because the device is waited for after each node.",
 	.examples = "cleave bench model.clv --batch 1 --batch 8 --threads 4\n"
 				"cleave bench model.clv --batch 8 --profile op --limit 10\n"
 				"cleave bench model.clv --profile module --depth 2 --sort share:desc --json\n",
@@ -454,8 +452,9 @@ const command command_bench = {
 	.columns = columns,
 	REQUEST(request),
 	.initial = &initial,
-	.check = TORCH_RUN(check_bench),
-	ON_MODEL(TORCH_RUN(bench_model)),
+	.check = check_bench,
+	ON_MODEL(bench_model),
 	.artifact = true,
 	.torch = true,
+	.engine_at = offsetof(request, loading.engine),
 };

@@ -15,8 +15,6 @@ typedef struct request {
 	listing_view view;
 } request;
 
-/* ---- rows -------------------------------------------------------------------------------------------------------- */
-
 static const column columns[] = {
 	{"position", "after", COLUMN_INT},
 	{"name", "node", COLUMN_TEXT},
@@ -124,8 +122,6 @@ static int show_candidates(const request *r, const clv_frontiers *f, uint32_t ch
 	return written() && complete && chosen != CLV_NONE ? EXIT_OK : EXIT_FAILED;
 }
 
-/* ---- the exact cut ----------------------------------------------------------------------------------------------- */
-
 /* The frontiers of the reordered plan, where one is the cut. */
 static int show_reordered(const request *r, const clv_plan *p, uint32_t position)
 {
@@ -154,8 +150,6 @@ static int show_exact(const request *r, const clv_frontiers *f)
 	clv_plan_free(reordered);
 	return code;
 }
-
-/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static int show_frontiers(const request *r, const clv_frontiers *f)
 {
@@ -186,10 +180,11 @@ static const option options[] = {
 	CONSTRAINT_OPTIONS(objective),
 	OPT_GROUP("exact cut"),
 	OPT_FLAG("exact", 0, exact,
-             "the cut with the fewest bytes in any order of the nodes; the table is of the plan in that order"),
+             "find the cut with the fewest bytes over all valid orders of the nodes; the table shows the plan in that "
+             "order"),
 	OPT_TEXTS("must-prefix", 0, "NAME", must_prefix,
-              "a node or module that comes before the exact cut; may be repeated"),
-	OPT_TEXTS("must-suffix", 0, "NAME", must_suffix, "one that comes after it; may be repeated"),
+              "node or module that must come before the exact cut; may be repeated"),
+	OPT_TEXTS("must-suffix", 0, "NAME", must_suffix, "node or module that must come after it; may be repeated"),
 	OPENING_OPTIONS(opening),
 	LISTING_OPTIONS(view),
 	OPTION_END,
@@ -201,13 +196,12 @@ const command command_candidates = {
 	.name = "candidates",
 	.alias = "frontiers",
 	.summary = "show where a plan can be cut",
-	.description =
-		"Lists the frontiers of a plan: what crosses after each node, in bytes and as a formula in the plan's symbols, "
-		"and parameters and memory on both sides. * marks the frontier that is taken, ! one that cannot be cut, with "
-		"the reason. Work is estimated from shapes.",
+	.description = "Lists the places where a plan can be cut: what would cross there, in bytes and as a formula in the "
+				   "plan's symbols, and parameters and memory on both sides. * marks the one that would be chosen, ! "
+				   "one that cannot be cut, with the reason. Work is estimated from shapes.",
 	.examples = "cleave candidates model.plan --batch 8 --sort boundary_bytes --limit 10\n"
 				"cleave candidates model.plan --filter 'safe=true' --filter 'prefix_fraction>=25%' --json\n"
-				"# the fastest cut for a link of one gigabit and a small device before it\n"
+				"# the fastest cut for a small device behind a one-gigabit link\n"
 				"cleave candidates model.plan --minimize latency --bandwidth 1Gbit --prefix-speed 5e10\n",
 	.arguments = arguments,
 	.options = options,

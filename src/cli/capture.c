@@ -70,7 +70,7 @@ char *find_python(void)
 static int explain(char **argv)
 {
 	char *line = python_line(argv);
-	complain("capture runs the model, which needs Python with PyTorch and Cleave; there is none beside this program");
+	complain("capture runs the model, which needs Python with PyTorch and Cleave; none was found next to this program");
 	hint("set CLEAVE_PYTHON to the Python that has Cleave, as in CLEAVE_PYTHON=.venv/bin/python3, or run `%s` there",
 	     line ? line : "python3 -m cleave");
 	free(line);
@@ -108,28 +108,29 @@ static const option options[] = {
 	OPT_FILE("output", 'o', "FILE", output,
              "the file to write, model.clv; with --boundary also a folder, for prefix.clv and suffix.clv"),
 	OPT_FILE("text", 0, "FILE", text, "write the plan's text here; - is standard output"),
-	OPT_FLAG("verbose", 'v', verbose, "say what is done, and where errors come from"),
+	OPT_FLAG("verbose", 'v', verbose, "report progress, and where errors come from"),
 	OPT_GROUP("model"),
-	OPT_TEXTS("arg", 0, "NAME=VALUE", arg, "keyword argument of the factory; JSON, or else a text; may be repeated"),
+	OPT_TEXTS("arg", 0, "NAME=VALUE", arg, "keyword argument of the factory, as JSON or plain text; may be repeated"),
 	OPT_TEXT("factory-args", 0, "JSON", factory_args, "all of them: {\"depth\": 2}, or [2] by position"),
 	OPT_FILE("weights", 0, "FILE", weights, "load these parameters and buffers by name: a .safetensors or .clv file"),
-	OPT_FLAG("eval", 0, eval, "as after model.eval(), and without gradients (default)"),
-	OPT_FLAG("train", 0, train, "as after model.train(), and with gradients"),
+	OPT_FLAG("eval", 0, eval, "call model.eval(), without gradients (default)"),
+	OPT_FLAG("train", 0, train, "call model.train(), with gradients"),
 	OPT_TEXT("device", 0, "DEVICE", device, "run the model there: cuda:0", .preset = "cpu"),
-	OPT_INT("seed", 0, "N", seed, "of weights that the factory draws, and of the inputs", .preset = "0"),
+	OPT_INT("seed", 0, "N", seed, "seed for weights drawn by the factory, and for the inputs", .preset = "0"),
 	OPT_GROUP("inputs"),
 	OPT_TEXTS("input", 'i', "SPEC", input,
               "'f32[4,3,224,224]', by position, or by name 'ids=i64[2,16]<50257'; see above; may be repeated"),
-	OPT_TEXT("dynamic-batch", 0, "LOW:HIGH", batch,
-             "batch sizes that the file shall serve; where the batch is, is found"),
-	OPT_TEXTS("dim", 0, "NAME=LOW:HIGH", dim, "the range of a symbol that inputs name; may be repeated"),
+	OPT_TEXT("dynamic-batch", 0, "LOW:HIGH", batch, "batch sizes to serve; the batch dimension is found automatically"),
+	OPT_TEXTS("dim", 0, "NAME=LOW:HIGH", dim, "range of a symbol named by an input; may be repeated"),
 	OPT_TEXTS("size", 0, "NAME=N", size, "the symbol's size in the example; may be repeated"),
-	OPT_TEXTS("sizes", 0, "LIST", sizes, "record these for sure: batch sizes 1,2,8, or one of each: B=8,S=128"),
+	OPT_TEXTS("sizes", 0, "LIST", sizes,
+              "always record these: batch sizes 1,2,8, or one size of each symbol, B=8,S=128"),
 	OPT_WORD("prove", 0, "HOW", prove, "auto|all|none",
-             "record more sizes, within a limit of work, or all: a file serves what was recorded", .preset = "auto"),
+             "how many more sizes to record: some, within a limit of work, or all; a file serves recorded sizes",
+             .preset = "auto"),
 	OPT_GROUP("file"),
 	OPT_TEXT("boundary", 'b', "WHERE", boundary, "cut the model: 50%, after:layer2, auto"),
-	OPT_WORD("parts", 0, "PART", parts, "all|prefix|suffix", "what of a cut model goes into the file"),
+	OPT_WORD("parts", 0, "PART", parts, "all|prefix|suffix", "which parts of a cut model to write"),
 	OPT_FLAG("no-weights", 0, no_weights, "leave out parameters and buffers"),
 	OPT_TEXTS("metadata", 0, "KEY=TEXT", metadata, "a note that the file keeps; may be repeated"),
 	OPTION_END,
@@ -141,17 +142,17 @@ const command command_capture = {
 	.description =
 		"Runs a model on example inputs, records its operators as a plan, replays the plan, and writes it with the "
 		"model's weights. Whatever cannot be replayed bit for bit is refused, with the reason. This command needs "
-		"Python: it becomes `python3 -m cleave capture` with the Python beside this program, or with that of "
+		"Python: it becomes `python3 -m cleave capture` with the Python next to this program, or with that of "
 		"CLEAVE_PYTHON.\n\n"
 		"TARGET names a function that returns a module, a class of modules, a module, or a function to capture as it "
-		"is (one that cannot be called with the factory's arguments alone). The current folder is looked into first. "
-		"A program that torch.export saved brings its example inputs and its ranges of sizes.\n\n"
+		"is (one that cannot be called with the factory's arguments alone). It is looked up in the current folder "
+		"first. A program saved by torch.export brings its own example inputs and ranges of sizes.\n\n"
 		"An input is a dtype as in plan text (f32, bf16, i64, bool, …) and sizes. A size may be a symbol, "
-		"'f32[B,3,S,S]': it may change then, in the range that --dim gives it. Floats are drawn from a normal "
-		"distribution, booleans and integers are 0 or 1, unless it says otherwise: '<50257' is 0 to 50256, ':5..9' "
-		"is 5 to 9, ':zeros', ':ones'. NAME= in front makes it an argument by name. Also taken: file.npy, "
-		"file.safetensors (all its tensors, by name) and file.safetensors:KEY, with sizes behind where some are "
-		"symbols, 'x.npy[B,3]'; and plain values by name, 'scale=0.5', 'mask=null'.",
+		"'f32[B,3,S,S]', which may change in the range given by --dim. Floats are drawn from a normal distribution; "
+		"booleans and integers are 0 or 1. A suffix changes that: '<50257' draws from 0 to 50256, ':5..9' from 5 to 9; "
+		"':zeros' and ':ones' fill. NAME= in front makes it an argument by name. Also taken: file.npy, "
+		"file.safetensors (all its tensors, by name) and file.safetensors:KEY, followed by sizes if some are symbols, "
+		"'x.npy[B,3]'; and plain values by name, 'scale=0.5', 'mask=null'.",
 	.examples = "cleave capture torchvision.models:resnet18 -i 'f32[4,3,224,224]' --dynamic-batch 1:64 -o model.clv\n"
 				"cleave capture net.py:Net --arg depth=4 -i 'ids=i64[B,S]<1000' --size S=16 --dim S=1:128 -o net.clv\n"
 				"cleave capture program.pt2 --boundary 50% -o halves\n",

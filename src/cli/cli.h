@@ -1,4 +1,4 @@
-/* The `cleave` command: what its commands share. Only cleave.h is used, as any other program would.
+/* The `cleave` command: shared parts of its commands. Only cleave.h is used, as any other program would.
  *
  * A command is one file. It says in tables what it takes, and one parser fills its request from them; from the same
  * tables come --help, the completion scripts, the man pages and the checks of --sort and --filter. So a command that
@@ -27,7 +27,8 @@
  *     };
  *     const command command_shrink = {
  *         .name = "shrink", .summary = "make a plan smaller",
- *         .description = "Paragraphs, which are filled by whoever prints them.\n\nWith an empty line between.",
+ *         .description = "Paragraphs, which are filled by whoever prints them.\n\n"
+"With an empty line between.",
  *         .examples = "cleave shrink model.plan --most 64M\n",
  *         .arguments = arguments, .options = options, REQUEST(request), ON_SIZED_MODEL(shrink),
  *     };
@@ -42,7 +43,8 @@
  *     --limit. A command with one answer instead of rows writes JSON with put_json_open … put_json_close.
  *   - A command that runs plans sets .torch and has its run function and all it needs inside
  *     `#ifdef CLEAVE_CLI_TORCH`, and .run = TORCH_RUN(run_x). `cleave` itself links no torch: it reads the arguments,
- *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch.
+ *     then becomes `cleave-torch` (torch.c), which is these same files with CLEAVE_CLI_TORCH and libtorch. One that can run
+ *     by an engine that needs no torch says where the request names the engine (.engine_at), and is in both programs.
  *   - A command that is no question about one model has .run instead of ON_MODEL.
  *   - Files: model_open takes a plan's text and a .clv file alike. Commands that run models share feed.h: inputs, weights,
  *     devices.
@@ -51,8 +53,7 @@
  *   - Exit codes: EXIT_OK, EXIT_FAILED, EXIT_USAGE. A command that answers by its code, as diff(1) does, says so in
  *     .exits and returns EXIT_DIFFER or EXIT_TROUBLE.
  *   - Memory comes from grab(), which never gives NULL: without memory the command ends with a message. */
-#ifndef CLI_CLI_H
-#define CLI_CLI_H
+#pragma once
 
 #include <stdio.h>
 
@@ -60,19 +61,29 @@
 
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUBLE = 2 };
 
-/* One line per command: two who add one seldom meet. The order is that of `cleave --help`. */
+/* One line per command, so that additions seldom conflict. The order is that of `cleave --help`. */
+#ifdef CLEAVE_CLI_EDGE /* cleave-edge, for devices */
+#define COMMAND_LIST(X)                                                                                                \
+	X(inspect)                                                                                                         \
+	X(run)                                                                                                             \
+	X(bench)                                                                                                           \
+	X(sandbox)
+#else
 #define COMMAND_LIST(X)                                                                                                \
 	X(capture)                                                                                                         \
 	X(inspect)                                                                                                         \
 	X(print)                                                                                                           \
 	X(verify)                                                                                                          \
 	X(sign)                                                                                                            \
+	X(pack)                                                                                                            \
 	X(candidates)                                                                                                      \
 	X(split)                                                                                                           \
 	X(partition)                                                                                                       \
 	X(trace)                                                                                                           \
 	X(run)                                                                                                             \
 	X(bench)                                                                                                           \
+	X(calibrate)                                                                                                       \
+	X(serve)                                                                                                           \
 	X(diff)                                                                                                            \
 	X(source)                                                                                                          \
 	X(html)                                                                                                            \
@@ -81,6 +92,7 @@ enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIFFER = 1, EXIT_TROUB
 	X(man)                                                                                                             \
 	X(sandbox)                                                                                                         \
 	X(selftest)
+#endif
 
 /* ---- what a command takes ---------------------------------------------------------------------------------------- */
 
@@ -221,8 +233,8 @@ typedef struct listing_view { /* how a user wants to see a listing */
 		OPT("sort", 0, "COLUMN", TYPE_SORT, listing_view, field,                                                       \
 	        "sort by a column; COLUMN:desc puts the largest first"),                                                   \
 		OPT("filter", 0, "TEST", TYPE_FILTER, listing_view, field,                                                     \
-	        "only rows with COLUMN<N (also <= > >= = !=), or COLUMN~TEXT for texts that hold TEXT (!~ for others); "   \
-	        "may be repeated"),                                                                                        \
+	        "only rows with COLUMN<N (also <= > >= = !=), or COLUMN~TEXT for text that contains TEXT (!~ for "         \
+	        "others); may be repeated"),                                                                               \
 		OPT_INT("limit", 0, "N", field.limit, "at most N rows")
 
 typedef struct listing listing;
@@ -230,6 +242,7 @@ typedef struct listing listing;
 listing *listing_new(const column *columns);
 /* One cell per column; texts are copied. mark: '*' for a row to look at, '!' for one with trouble, 0 for none. */
 void listing_add(listing *t, char mark, const cell *cells);
+void listing_free(listing *t);
 /* Both print the table and free it. The second: as a JSON array that is a member of what is open. */
 void listing_show(listing *t, const listing_view *v /* NULL: all of it, for people */);
 void listing_json(listing *t, const listing_view *v, const char *key);
@@ -270,31 +283,33 @@ clv_sizes sizes_given(const sizes *s);
 #define MINIMIZE_OPTION(field)                                                                                         \
 	OPT_WORD("minimize", 0, "WHAT", field.minimize,                                                                    \
 	         "boundary_bytes|latency|prefix_memory|suffix_memory|prefix_flops|suffix_flops|balance",                   \
-	         "what auto makes small (default: bytes, with 20 to 80 % of the work before the cut)")
+	         "what auto minimises (default: bytes, with 20 to 80 % of the work before the cut)")
 #define PREFIX_SPEED_OPTION(field)                                                                                     \
 	OPT_SPEED("prefix-speed", 0, "X", field,                                                                           \
 	          "operations per second before the cut, or a file of `cleave bench --json`", .preset = "1e12")
-#define SUFFIX_SPEED_OPTION(field) OPT_SPEED("suffix-speed", 0, "X", field, "likewise after it", .preset = "1e12")
+#define SUFFIX_SPEED_OPTION(field) OPT_SPEED("suffix-speed", 0, "X", field, "the same after it", .preset = "1e12")
 #define CONSTRAINT_OPTIONS(field)                                                                                      \
-	OPT_GROUP("constraints"), OPT_SIZE("max-bytes", 0, "SIZE", field.max_boundary_bytes, "most bytes that may cross"), \
-		OPT_SIZE("max-prefix-memory", 0, "SIZE", field.max_prefix_memory, "most memory before the cut"),               \
-		OPT_SIZE("max-suffix-memory", 0, "SIZE", field.max_suffix_memory, "most memory after it"),                     \
-		OPT_SIZE("max-prefix-params", 0, "N", field.max_prefix_params, "most parameters before the cut: 500k, 7M"),    \
-		OPT_SIZE("max-suffix-params", 0, "N", field.max_suffix_params, "most parameters after it"),                    \
+	OPT_GROUP("constraints"),                                                                                          \
+		OPT_SIZE("max-bytes", 0, "SIZE", field.max_boundary_bytes, "limit on the bytes that cross"),                   \
+		OPT_SIZE("max-prefix-memory", 0, "SIZE", field.max_prefix_memory, "limit on memory before the cut"),           \
+		OPT_SIZE("max-suffix-memory", 0, "SIZE", field.max_suffix_memory, "limit on memory after it"),                 \
+		OPT_SIZE("max-prefix-params", 0, "N", field.max_prefix_params,                                                 \
+	             "limit on parameters before the cut: 500k, 7M"),                                                      \
+		OPT_SIZE("max-suffix-params", 0, "N", field.max_suffix_params, "limit on parameters after it"),                \
 		OPT_FLOAT("min-fraction", 0, "X", field.min_prefix_flops_fraction,                                             \
 	              "least share of the work before the cut: 0.2, 20%"),                                                 \
 		OPT_FLOAT("max-fraction", 0, "X", field.max_prefix_flops_fraction,                                             \
 	              "largest share of the work before the cut"),                                                         \
-		OPT_FLAG("trainable", 0, field.trainable_suffix, "parameters that require grad are left after the cut"),       \
+		OPT_FLAG("trainable", 0, field.trainable_suffix, "some trainable parameters must remain after the cut"),       \
 		OPT_FLOAT("max-latency", 0, "SECONDS", field.max_latency_s,                                                    \
-	              "most time for both sides and the way between; needs --bandwidth"),                                  \
+	              "limit on the total time, both sides and the transfer; needs --bandwidth"),                          \
 		OPT_RATE("bandwidth", 0, "RATE", field.bandwidth_bytes_per_s,                                                  \
-	             "how fast the boundary travels: 100M bytes per second, 1Gbit"),                                       \
+	             "speed of the link in bytes per second, 100M, or bits, 1Gbit"),                                       \
 		PREFIX_SPEED_OPTION(field.prefix_flops_per_s), SUFFIX_SPEED_OPTION(field.suffix_flops_per_s),                  \
-		OPT_WORD("compress", 0, "HOW", field.compress, "fp16|bf16|int8",                                               \
-	             "floats are sent this way: counts in bytes and latency"),                                             \
-		OPT_RATE("compress-speed", 0, "RATE", field.compress_bytes_per_s,                                              \
-	             "bytes that are compressed and restored in a second", .preset = "500M")
+		OPT_WORD("compress", 0, "HOW", field.compress, "fp16|bf16|int8|q1|q2|q3|q4|q5|q6|q7|q8",                       \
+	             "compression of floats, counted in bytes and latency"),                                               \
+		OPT_RATE("compress-speed", 0, "RATE", field.compress_bytes_per_s, "bytes compressed and restored per second",  \
+	             .preset = "500M")
 
 /* Says so when it is faster not to cut than to cut at frontier i. */
 void note_advice(const clv_frontiers *f, uint32_t i, const clv_objective *o);
@@ -321,9 +336,11 @@ typedef struct command {
 	int (*on_model)(void *given, const model *m);
 	size_t path_at, opening_at, sizes_at; /* in the request; sizes_at 0: it has none */
 	bool artifact;                        /* the model has to be a .clv file */
-	bool torch;                           /* needs libtorch */
-	bool python;                          /* needs Python */
-	bool hidden;                          /* from lists; it still has help */
+	bool torch;                           /* needs libtorch, */
+	size_t engine_at; /* unless the engine that this part of the request names does without; 0: none can */
+	bool (*wants_torch)(const void *request); /* this request needs libtorch; NULL: as the lines above say */
+	bool python;                              /* needs Python */
+	bool hidden;                              /* from lists; it still has help */
 } command;
 
 #define REQUEST(type) .request_size = sizeof(type)
@@ -339,6 +356,9 @@ typedef struct command {
 #define X(name) extern const command command_##name;
 COMMAND_LIST(X)
 #undef X
+
+/* run.c. The native engine against the tape, which takes libtorch: says how near they are, or what is wrong. */
+bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst);
 
 extern const command *const commands[]; /* NULL at the end */
 const command *find_command(const char *name);
@@ -361,7 +381,9 @@ void fill_text(FILE *to, const char *text, unsigned indent, unsigned used, unsig
 
 /* torch.c: becomes cleave-torch; comes back only with what is wrong said. */
 int run_with_torch(const command *c, char **argv);
-char *program_at(const char *relative); /* a program beside this one, or from there; NULL: none. Caller frees. */
+/* Whether this program does it itself: it needs no torch, or there is none and the engine is not named. */
+bool runs_here(const command *c, const void *given);
+char *program_at(const char *relative); /* a program next to this one, or relative to it; NULL: none. Caller frees. */
 
 /* capture.c: becomes `python -m cleave` with these words; comes back only with what is wrong said. */
 int run_with_python(char **argv);
@@ -431,14 +453,13 @@ typedef struct opening {
 
 #define ALLOW_OPTION(field)                                                                                            \
 	OPT_TEXTS("allow-operator", 0, "NAME", field.allow,                                                                \
-	          "an operator, or mylib::*, that a .clv file may have beyond those known to be safe; may be repeated")
+	          "also allow this operator, or mylib::*, in a .clv file; may be repeated")
 #define TRUST_OPTIONS(field)                                                                                           \
-	ALLOW_OPTION(field),                                                                                               \
-		OPT_FILES("trusted-key", 0, "FILE", field.trusted_keys,                                                        \
-	              "a public key (Ed25519, PEM): only a .clv file that it signed is opened; may be repeated")
+	ALLOW_OPTION(field), OPT_FILES("trusted-key", 0, "FILE", field.trusted_keys,                                       \
+	                               "public key (Ed25519, PEM): only open .clv files that it signed; may be repeated")
 #define CHECK_OPTION(field)                                                                                            \
-	OPT_FLAG("check", 0, field.check, "first compare the weights with their digests, which reads the whole file"),     \
-		OPT_FLAG("copy", 0, field.copy, "read the file into memory first: no later change of it reaches the run")
+	OPT_FLAG("check", 0, field.check, "first compare the weights with their digests; reads the whole file"),           \
+		OPT_FLAG("copy", 0, field.copy, "read the file into memory first, so that later changes to it do not matter")
 #define OPENING_OPTIONS(field)                                                                                         \
 	OPT_GROUP("model files"),                                                                                          \
 		OPT_INT("plan", 0, "N", field.plan, "plan N of a .clv file, the first is 0", .preset = "0"),                   \
@@ -494,5 +515,3 @@ void put_json_int(const char *key, int64_t n);
 void put_json_number(const char *key, double x); /* not finite: null */
 void put_json_bool(const char *key, bool b);
 void put_json_members(const char *object); /* those of an object that is text already, into the one that is open */
-
-#endif

@@ -378,8 +378,7 @@ static const option arguments[] = {
 const command command_completion = {
 	.name = "completion",
 	.summary = "write a completion script for a shell",
-	.description = "Writes a script to standard output that lets the shell complete commands, options, their words and "
-				   "files.",
+	.description = "Prints a script that makes the shell complete commands, options, their values and file names.",
 	.examples = "# bash, in ~/.bashrc\n"
 				"eval \"$(cleave completion bash)\"\n"
 				"# zsh, in a folder of $fpath\n"

@@ -1,4 +1,4 @@
-/* `cleave diff`: what changed between two models. Exit codes are those of diff(1). */
+/* `cleave diff`: the changes between two models. Exit codes are those of diff(1). */
 #include <string.h>
 
 #include "cli.h"
@@ -88,15 +88,15 @@ static const request initial = {.limit = -1};
 
 static const option arguments[] = {
 	ARG_FILE("BEFORE", before, "a .clv file or a plan's text; - is standard input"),
-	ARG_FILE("AFTER", after, "what to compare it with"),
+	ARG_FILE("AFTER", after, "the file to compare it with"),
 	OPTION_END,
 };
 
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "a JSON object instead of a page"),
-	OPT_INT("limit", 0, "N", limit, "at most N items of each section, 0 for all (default: 20, of --json all)"),
+	OPT_INT("limit", 0, "N", limit, "at most N items per section, 0 for all (default: 20; all with --json)"),
 	OPT_WORD("weights", 0, "HOW", weights, "exact|digest|none",
-             "exact: read tensors whose digests differ; digest: read no data; none: leave data out", .preset = "exact"),
+             "exact reads tensors whose digests differ, digest reads no data, none ignores weights", .preset = "exact"),
 	OPT_GROUP("model files"),
 	TRUST_OPTIONS(opening),
 	OPTION_END,
@@ -106,15 +106,13 @@ const command command_diff = {
 	.name = "diff",
 	.summary = "show what changed between two models",
 	.description =
-		"Compares two models: what the files say about themselves, plans (symbols, inputs, outputs, modules, "
-		"parameters, nodes, guards), and weights. Nodes go by what they are, not by their number, so that one "
-		"new node is one difference.\n\n"
-		"A summary comes first, then what was added (+), removed (-) and changed (~), with each fact before and "
-		"after. Where nothing differs, nothing is written; with --quiet nothing is written at all. Tensors with "
-		"equal digests are taken for equal.",
+		"Compares two models: descriptions, plans (symbols, inputs, outputs, modules, parameters, nodes, guards) and "
+		"weights. Nodes are matched by what they do, not by number, so one new node is one difference.\n\n"
+		"A summary comes first, then what was added (+), removed (-) and changed (~), with each fact before and after. "
+		"Nothing is printed if nothing differs, or with --quiet. Tensors with equal digests count as equal.",
 	.examples = "cleave diff before.clv after.clv\ncleave diff --weights none --json before.clv after.clv\n"
 				"cleave diff model.plan model.clv\n",
-	.exits = "0 there is no difference, 1 there is one, 2 wrong usage, or a file cannot be read.",
+	.exits = "0 no difference, 1 a difference, 2 wrong usage or a file that cannot be read.",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),

@@ -19,7 +19,7 @@ static bool read_depth(const char *text, uint32_t *out)
 	}
 	if (!read_number(text, &n) || n < 0 || n >= UINT32_MAX || n != (double)(uint32_t)n) {
 		complain("--depth cannot be \"%s\"; it is a number or all", text);
-		hint("`cleave dot --help` says what there is");
+		hint("`cleave dot --help` lists the options");
 		return false;
 	}
 	*out = (uint32_t)n;
@@ -68,11 +68,11 @@ static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_TEXT("boundary", 'b', "WHERE", boundary, "mark a cut: auto, after:NAME of a node or module, 50%"),
-	OPT_WORD("detail", 0, "WHAT", detail, "module|operation", "what is one node", .preset = "module"),
-	OPT_TEXT("depth", 0, "N", depth, "fold modules that are N deep, or all to open every one", .preset = "4"),
-	OPT_WORD("direction", 0, "WHERE", direction, "TB|BT|LR|RL", "where the picture goes", .preset = "TB"),
+	OPT_WORD("detail", 0, "WHAT", detail, "module|operation", "what a node of the picture shows", .preset = "module"),
+	OPT_TEXT("depth", 0, "N", depth, "fold modules at depth N; all opens every one", .preset = "4"),
+	OPT_WORD("direction", 0, "WHERE", direction, "TB|BT|LR|RL", "direction of the picture", .preset = "TB"),
 	OPT_FLAG("targets", 0, targets, "show operators"),
-	OPT_FLAG("markers", 0, markers, "show what is in place, a view, random; dtypes, bytes and buffers"),
+	OPT_FLAG("markers", 0, markers, "mark in-place, view and random operators; show dtypes, bytes and buffers"),
 	OPT_FLAG("indices", 0, indices, "show numbers and names of nodes"),
 	OPT_FILE("output", 'o', "FILE", output, "write it here; - is standard output", .preset = "-"),
 	SIZE_OPTIONS(sizes),
@@ -83,10 +83,9 @@ static const option options[] = {
 const command command_dot = {
 	.name = "dot",
 	.summary = "draw a plan, for Graphviz",
-	.description =
-		"Writes a picture of a plan in the DOT language. The program dot of Graphviz makes SVG, PDF or PNG of "
-		"it.\n\nOperations are folded into modules; modules that have others inside are frames around them. "
-		"With -b the two sides of a cut, what crosses there and what it costs are marked.",
+	.description = "Writes a picture of a plan in the DOT language, which Graphviz turns into SVG, PDF or PNG.\n\n"
+				   "Operations are folded into modules; modules that contain others are frames around them. -b marks "
+				   "the two sides of a cut, what crosses and what it costs.",
 	.examples = "cleave dot model.plan | dot -Tsvg -o model.svg\n"
 				"cleave dot model.plan -b 50% --depth 2 -o split.dot\n"
 				"cleave dot model.plan --detail operation --targets --indices | dot -Tpdf -o operations.pdf\n",

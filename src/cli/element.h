@@ -1,6 +1,5 @@
 /* Single elements of tensors, by the name of their dtype. */
-#ifndef CLI_ELEMENT_H
-#define CLI_ELEMENT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ double element_get(const element *e, const void *from);
 /* As a person reads it, all digits that count; into `out`, which it returns. */
 enum { ELEMENT_TEXT = 72 };
 const char *element_text(const element *e, const void *from, char out[ELEMENT_TEXT]);
-
-#endif

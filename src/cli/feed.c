@@ -3,7 +3,6 @@
  * Random numbers depend on the seed and the place alone: the same on every machine. */
 #include "feed.h"
 
-#ifdef CLEAVE_CLI_TORCH
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -11,6 +10,32 @@
 #include <unistd.h>
 
 #include "element.h"
+
+/* ---- what only torch has: devices that work on their own, and random numbers in models ------------------------------- */
+
+#ifdef CLEAVE_CLI_TORCH
+clv_status wait_for(const char *device)
+{
+	return clv_synchronize(device);
+}
+
+clv_status seed_models(uint64_t seed)
+{
+	return clv_set_seed(seed);
+}
+#else
+clv_status wait_for(const char *device)
+{
+	(void)device;
+	return CLV_OK;
+}
+
+clv_status seed_models(uint64_t seed)
+{
+	(void)seed;
+	return CLV_OK;
+}
+#endif
 
 /* ---- the runtime --------------------------------------------------------------------------------------------------- */
 
@@ -108,7 +133,7 @@ static bool bind_weights(const model *m, const loading *o, clv_runtime *r)
 	const char *name;
 	for (uint32_t i = 0; ok && (name = clv_runtime_unbound(r, i)); i++)
 		if (clv_arrays_find(arrays, name) == CLV_NONE) {
-			complain("%s: the model reads %s, which is not there", path, name);
+			complain("%s: the model reads %s, which is missing", path, name);
 			ok = false;
 		}
 	clv_arrays_free(arrays);
@@ -144,13 +169,30 @@ static void say_segments(const model *m, const loading *o, const clv_runtime *r)
 	if (left && first.barred && o->allow_signed)
 		hint("--allow-signed uses them in a file that a --trusted-key signed");
 	else if (left && first.barred)
-		hint("--allow-compiled uses them, where you trust who made the file");
+		hint("--allow-compiled uses them, if you trust the author of the file");
 }
 
-clv_runtime *load_runtime(const model *m, const loading *o)
+/* Nobody asked for it. */
+static void say_sandbox(const model *m, const loading *o)
+{
+	const char *why;
+	if (o->sandbox || clv_artifact_vouched(m->artifact, &why))
+		return;
+	note("%s: nobody vouches for this file (%s): it runs in a sandbox", name_of(m->path), why);
+	hint("--no-sandbox runs it in this process, if you trust it");
+}
+
+int loading_check(const loading *o)
+{
+	if (!o->sandbox || !o->no_sandbox)
+		return EXIT_OK;
+	complain("--sandbox and --no-sandbox do not go together");
+	return EXIT_USAGE;
+}
+
+clv_runtime_options loading_options(const loading *o)
 {
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
-	clv_runtime *r = NULL;
 	options.device = o->device;
 	options.part = o->part;
 	options.unproven = o->unproven;
@@ -160,16 +202,25 @@ clv_runtime *load_runtime(const model *m, const loading *o)
 	options.tape_only = o->tape_only;
 	options.timeout = o->timeout;
 	options.max_memory = o->max_memory;
-	options.sandbox = o->sandbox;
+	options.sandbox = o->sandbox ? CLV_SANDBOX_ON : o->no_sandbox ? CLV_SANDBOX_OFF : CLV_SANDBOX_AUTO;
 	options.optimize = o->optimize;
 	options.engine = o->engine;
 	options.threads = o->threads < INT_MAX ? (int)o->threads : INT_MAX;
+	return options;
+}
+
+clv_runtime *load_runtime(const model *m, const loading *o)
+{
+	clv_runtime_options options = loading_options(o);
+	clv_runtime *r = NULL;
 	if (clv_runtime_create(m->artifact, &options, &r) != CLV_OK) {
 		fail_with(m->path);
 		return NULL;
 	}
 	if (has_weights(m, o, r)) {
-		if (!o->tape_only && !o->debug && !o->sandbox)
+		if (clv_runtime_sandboxed(r))
+			say_sandbox(m, o);
+		else if (!o->tape_only && !o->debug)
 			say_segments(m, o, r);
 		return r;
 	}
@@ -737,4 +788,3 @@ void feed_free(feed *f)
 	sizes_free(&f->sizes);
 	*f = (feed){0};
 }
-#endif

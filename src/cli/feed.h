@@ -1,7 +1,6 @@
 /* Inputs of a model from files or random numbers, for commands that run models.
  * For commands that run models. */
-#ifndef CLI_FEED_H
-#define CLI_FEED_H
+#pragma once
 
 #include "cli.h"
 
@@ -14,53 +13,61 @@ typedef struct feeding {
 } feeding;
 
 #define FEEDING_OPTIONS(field)                                                                                         \
-	OPT_TEXTS(                                                                                                         \
-		"input", 'i', "NAME=WHAT", field.inputs,                                                                       \
-		"an input: file.npy, file.safetensors, file.safetensors:name, random, zeros or ones; without a name the "      \
-		"next one; may be repeated"),                                                                                  \
-		OPT_WORD("fill", 0, "WHAT", field.fill, "random|zeros|ones",                                                   \
-	             "what inputs that are not given are filled with"),                                                    \
-		OPT_TEXT("int-range", 0, "LO:HI", field.int_range, "random integers are LO to HI", .preset = "0:1"),           \
-		OPT_INT("seed", 0, "N", field.seed, "of random inputs, and of models that draw random numbers",                \
+	OPT_TEXTS("input", 'i', "NAME=WHAT", field.inputs,                                                                 \
+	          "value of an input: file.npy, file.safetensors, file.safetensors:name, random, zeros or ones; without "  \
+	          "NAME= the next input; may be repeated"),                                                                \
+		OPT_WORD("fill", 0, "WHAT", field.fill, "random|zeros|ones", "fill inputs that are not given"),                \
+		OPT_TEXT("int-range", 0, "LO:HI", field.int_range, "range of random integers", .preset = "0:1"),               \
+		OPT_INT("seed", 0, "N", field.seed, "seed for random inputs and for models that draw random numbers",          \
 	            .preset = "0"),                                                                                        \
-		OPT_INT("plan", 0, "N", field.plan, "plan of the file whose sizes inputs get that are made up", .preset = "0")
+		OPT_INT("plan", 0, "N", field.plan, "plan whose sizes made-up inputs get", .preset = "0")
 
 /* How a model is made ready. */
 typedef struct loading {
 	const char *device, *part, *weights, *optimize, *engine;
 	int64_t threads;
-	bool unproven, debug, allow_compiled, allow_signed, tape_only, sandbox;
+	bool unproven, debug, allow_compiled, allow_signed, tape_only, sandbox, no_sandbox;
 	double timeout;
 	int64_t max_memory;
 } loading;
 
 #define LOADING_OPTIONS(field)                                                                                         \
 	OPT_GROUP("running"),                                                                                              \
-		OPT_TEXT("device", 0, "DEVICE", field.device, "cpu, cuda:0: where it runs (default: where it was captured)"),  \
-		OPT_WORD("part", 0, "PART", field.part, "all|prefix|suffix", "of a file with a whole model that is cut"),      \
-		OPT_FILE(                                                                                                      \
-			"weights", 0, "FILE", field.weights,                                                                       \
-			"parameters and buffers by name, a safetensors file: for a file that has none, or instead of its own"),    \
-		OPT_COUNT("threads", 0, "N", field.threads, "threads that an operator may use (default: all cores)"),          \
+		OPT_TEXT("device", 0, "DEVICE", field.device, "where to run: cpu, cuda:0 (default: where it was captured)"),   \
+		OPT_WORD("part", 0, "PART", field.part, "all|prefix|suffix", "which part of a cut model to run"),              \
+		OPT_FILE("weights", 0, "FILE", field.weights,                                                                  \
+	             "safetensors file with parameters and buffers by name, for a file without weights or in place of "    \
+	             "its own"),                                                                                           \
+		OPT_COUNT("threads", 0, "N", field.threads, "threads per operator (default: all cores)"),                      \
 		OPT_WORD("optimize", 0, "LEVEL", field.optimize, "safe|none|fast",                                             \
-	             "what may be rewritten to run faster; fast: numbers within a tolerance, chosen by the first run"),    \
+	             "how far plans may be rewritten; fast keeps results within a tolerance and tunes in the first run"),  \
 		OPT_TEXT("engine", 0, "NAME", field.engine,                                                                    \
-	             "what runs it: tape, over libtorch (default: the first that can)"),                                   \
+	             "tape (libtorch) or native (without libtorch); default: the first that can run it"),                  \
 		OPT_FLAG("unproven", 0, field.unproven,                                                                        \
-	             "also run sizes at which the model was never recorded, by the formulas of the plan"),                 \
+	             "also run sizes at which the model was never recorded, using the plan's formulas"),                   \
 		OPT_FLAG("debug", 0, field.debug, "check every result against the plan and name the first that differs"),      \
 		OPT_FLAG("allow-compiled", 0, field.allow_compiled,                                                            \
-	             "compiled parts may run that are not yours: they are code of whoever made the file"),                 \
-		OPT_FLAG("allow-signed", 0, field.allow_signed, "the same, but only of a file that a --trusted-key signed"),   \
-		OPT_FLAG("tape-only", 0, field.tape_only, "use no compiled part of the file"),                                 \
+	             "run compiled parts made by others: this trusts whoever made the file with code"),                    \
+		OPT_FLAG("allow-signed", 0, field.allow_signed, "the same, but only for files signed by a --trusted-key"),     \
+		OPT_FLAG("tape-only", 0, field.tape_only, "do not use compiled parts"),                                        \
 		OPT_SECONDS("timeout", 0, "S", field.timeout,                                                                  \
-	                "seconds that a run may take, asked between operators (default: as long as it takes)"),            \
+	                "time limit of a run in seconds, checked between operators (default: none)"),                      \
 		OPT_SIZE("max-memory", 0, "BYTES", field.max_memory,                                                           \
-	             "of tensors that a run may have at once, and that one may come to: 512M, 2G (default: no limit)")
+	             "memory limit for the tensors of a run: 512M, 2G (default: none)"),                                   \
+		OPT_FLAG("sandbox", 0, field.sandbox,                                                                          \
+	             "run it in a process that has no files, no network and no compiled code, for at most 600 s unless "   \
+	             "--timeout is given (default: only files that neither you saved nor a --trusted-key signed)"),        \
+		NO_SANDBOX_OPTION(field.no_sandbox)
 
-#ifdef CLEAVE_CLI_TORCH
+#define NO_SANDBOX_OPTION(field)                                                                                       \
+	OPT_FLAG("no-sandbox", 0, field, "run it in this process: you trust whoever made the file")
+
+clv_status wait_for(const char *device); /* until it has done what it was given */
+clv_status seed_models(uint64_t seed);   /* that draw random numbers */
+
 /* A runtime of an open model with its weights; says what is wrong and gives NULL. */
 clv_runtime *load_runtime(const model *m, const loading *o);
+clv_runtime_options loading_options(const loading *o);
 bool is_part(const model *m, const loading *o, const char *part); /* what runs is the prefix, the suffix */
 
 typedef struct feed {
@@ -74,10 +81,8 @@ typedef struct feed {
 bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const sizes *given, feed *out);
 void feed_free(feed *f);
 bool resolve_batch(const model *m, sizes *s); /* --batch among the sizes; says what is wrong and gives false */
+int loading_check(const loading *o);          /* EXIT_OK, or EXIT_USAGE with what is wrong said */
 int feeding_check(const feeding *f);          /* EXIT_OK, or EXIT_USAGE with what is wrong said */
 int fail_boundary(const char *path);          /* complains that a suffix wants a boundary: EXIT_FAILED */
 /* Complains of what the library said, with a hint where there is something to do. */
 int fail_run(const char *path, clv_status st);
-#endif
-
-#endif

@@ -318,7 +318,7 @@ static mode_t mode_for(const struct stat *old)
 	return old ? old->st_mode & 0777 : 0666 & ~mask;
 }
 
-/* Written beside and put in its place when it is whole: a reader never sees a part of it. */
+/* Written to a temporary file that is renamed when complete, so that a reader never sees part of it. */
 static bool replace_file(const char *path, const struct stat *old, const char *text)
 {
 	char *name = grab(strlen(path) + sizeof ".XXXXXX");

@@ -58,11 +58,11 @@ static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 static const option options[] = {
 	OPT_FILE("output", 'o', "FILE", output, "write the page here; - is standard output", .preset = "report.html"),
 	OPT_TEXT("title", 0, "TEXT", title, "heading of the page (default: the class of the model)"),
-	OPT_GROUP("what the page opens with"),
+	OPT_GROUP("initial state of the page"),
 	OPT_TEXT("boundary", 'b', "WHERE", boundary, "the cut that is marked: auto, after:NAME of a node or module, 50%",
              .preset = "auto"),
 	SIZE_OPTIONS(sizes),
-	OPT_RATE("bandwidth", 0, "RATE", bandwidth, "how fast the boundary travels: 100M bytes per second, 1Gbit",
+	OPT_RATE("bandwidth", 0, "RATE", bandwidth, "speed of the link in bytes per second, 100M, or bits, 1Gbit",
              .preset = "1Gbit"),
 	PREFIX_SPEED_OPTION(prefix_speed),
 	SUFFIX_SPEED_OPTION(suffix_speed),
@@ -73,14 +73,11 @@ static const option options[] = {
 const command command_html = {
 	.name = "html",
 	.summary = "write a page to look at a plan with",
-	.description =
-		"Writes one HTML file that holds all it needs and opens in any browser, without a network: the modules as a "
-		"graph that opens and closes, every place to cut with what it costs, the latency of each over a link that the "
-		"reader sets, a table of candidates, and search. Of a traced file it shows what is compiled, and why the rest "
-		"is "
-		"not.",
+	.description = "Writes one self-contained HTML file that opens in any browser, offline: the modules as a graph to "
+				   "fold and unfold, every place to cut with its cost, its latency over a link of your choice, a table "
+				   "of candidates, and search. For a traced file it shows what is compiled, and why the rest is not.",
 	.examples = "cleave html model.plan -o report.html\n"
-				"# for a small device before a slow link\n"
+				"# for a small device on a slow link\n"
 				"cleave html model.plan -o report.html --batch 8 --bandwidth 20Mbit --prefix-speed 5e10\n",
 	.arguments = arguments,
 	.options = options,

@@ -6,7 +6,7 @@
 #include "cli.h"
 
 typedef struct request {
-	const char *path, *fail_under;
+	const char *path, *fail_under, *engine;
 	bool json;
 	sizes sizes;
 	opening opening;
@@ -79,6 +79,32 @@ static bool is_in_report(const clv_artifact *a, uint32_t plan_number, const char
 	return false;
 }
 
+static void print_packed(const clv_artifact *a)
+{
+	char text[HUMAN_TEXT];
+	const char *isa;
+	uint32_t pieces;
+	int64_t bytes;
+	for (uint32_t i = 0; clv_artifact_packed(a, i, &isa, &pieces, &bytes); i++)
+		printf("  packed      for %s: %u pieces, %s\n", isa, pieces, human_bytes(bytes, text));
+}
+
+static void put_packed(const clv_artifact *a)
+{
+	const char *isa;
+	uint32_t pieces;
+	int64_t bytes;
+	put_json_open("packed", '[');
+	for (uint32_t i = 0; clv_artifact_packed(a, i, &isa, &pieces, &bytes); i++) {
+		put_json_open_line(NULL, '{');
+		put_json_text("isa", isa);
+		put_json_int("pieces", pieces);
+		put_json_int("bytes", bytes);
+		put_json_close();
+	}
+	put_json_close();
+}
+
 static void print_file(const model *m, uint32_t plan_number)
 {
 	char bytes[HUMAN_TEXT], all[HUMAN_TEXT];
@@ -93,6 +119,9 @@ static void print_file(const model *m, uint32_t plan_number)
 		       clv_artifact_signature_verified(a) ? "" : ", not verified: --trusted-key FILE does");
 	printf("  tensors     %u, %s%s\n", clv_artifact_tensor_count(a), human_bytes(tensor_bytes(a), bytes),
 	       clv_artifact_has_weights(a) ? "" : "; the weights are not in the file");
+	print_packed(a);
+	if (clv_artifact_training(a))
+		print_field("trains", "with cleave.load_trainer, clv_trainer_create");
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
 		if (!is_in_report(a, plan_number, key))
 			print_field(key, text);
@@ -184,6 +213,8 @@ static void put_file(const model *m)
 	put_json_bool("any_size", clv_artifact_any_size(a));
 	put_json_int("tensors", clv_artifact_tensor_count(a));
 	put_json_int("tensor_bytes", tensor_bytes(a));
+	put_packed(a);
+	put_json_bool("trains", clv_artifact_training(a) != NULL);
 	put_json_open_line("about", '{');
 	for (uint32_t i = 0; clv_artifact_about(a, i, &key, &text); i++)
 		put_json_text(key, text);
@@ -261,12 +292,62 @@ static int show_page(const request *r, const model *m, double *covered)
 	return show_inspection(r, m, report, text);
 }
 
+/* ---- an engine ------------------------------------------------------------------------------------------------------ */
+
+static const column refused_columns[] = {
+	{"node", "node", COLUMN_TEXT},     {"op", "operator", COLUMN_TEXT},   {"module", "module", COLUMN_TEXT},
+	{"source", "source", COLUMN_TEXT}, {"reason", "reason", COLUMN_TEXT}, COLUMNS_END,
+};
+
+static clv_status add_refused(const char *engine, const model *m, const clv_graph *g, listing *t, uint32_t *n)
+{
+	for (uint32_t i = 0; i < clv_plan_node_count(m->plan); i++) {
+		clv_node x = {.size = sizeof x};
+		const char *why;
+		clv_status st = clv_plan_takes(m->plan, engine, i, &why);
+		if (st == CLV_OK && why)
+			st = clv_graph_node(g, i, &x);
+		if (st != CLV_OK)
+			return st;
+		if (!why)
+			continue;
+		listing_add(t, 0, (const cell[]){{.s = x.name}, {.s = x.op}, {.s = x.module}, {.s = x.source}, {.s = why}});
+		++*n;
+	}
+	return CLV_OK;
+}
+
+/* The nodes that an engine does not take, and why. */
+static int show_refused(const request *r, const model *m)
+{
+	listing *t = listing_new(refused_columns);
+	clv_graph *g = NULL;
+	uint32_t n = 0;
+	clv_status st = clv_graph_create(m->plan, &g);
+	if (st == CLV_OK)
+		st = add_refused(r->engine, m, g, t, &n);
+	int code = st == CLV_OK ? EXIT_OK : fail_with(r->path);
+	uint32_t all = clv_plan_node_count(m->plan);
+	if (st == CLV_OK && !r->json)
+		printf("%s takes %u of %u nodes\n", r->engine, all - n, all);
+	if (st == CLV_OK && (n || r->json))
+		listing_show(t, &(listing_view){.json = r->json});
+	else
+		listing_free(t);
+	clv_graph_free(g);
+	return code;
+}
+
 static int inspect(request *r, double *covered)
 {
 	model m;
 	if (!model_open(r->path, &r->opening, &m))
 		return EXIT_FAILED;
-	int code = sizes_resolve(&r->sizes, &m) ? show_page(r, &m, covered) : EXIT_FAILED;
+	int code = EXIT_FAILED;
+	if (r->engine)
+		code = show_refused(r, &m);
+	else if (sizes_resolve(&r->sizes, &m))
+		code = show_page(r, &m, covered);
 	model_close(&m);
 	return code;
 }
@@ -307,7 +388,9 @@ static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "a JSON object instead of a page"),
-	OPT_TEXT("fail-under", 0, "PERCENT", fail_under, "exit status 1 where less of the FLOPs is compiled than this: 95"),
+	OPT_TEXT("fail-under", 0, "PERCENT", fail_under,
+             "exit with status 1 if less than this share of the FLOPs is compiled: 95"),
+	OPT_TEXT("engine", 0, "NAME", engine, "instead, list the nodes that this engine cannot run, and why: native"),
 	SIZE_OPTIONS(sizes),
 	OPENING_OPTIONS(opening),
 	OPTION_END,
@@ -315,20 +398,22 @@ static const option options[] = {
 
 const command command_inspect = {
 	.name = "inspect",
-	.summary = "show what is in a plan or a model file",
-	.description =
-		"Shows a page about a plan: model, symbols, inputs and outputs, parameters and their bytes, work and "
-		"memory, operators by count, in-place writes, random nodes, modes, the guards with the place they "
-		"come from, and the nodes after which the plan cannot be cut, with the reasons.\n\n"
-		"Of a .clv file it first says what the file has: which part of the model, where it is cut, tensors and "
-		"their bytes, where it comes from, and for each plan the sizes at which the model was recorded, for which "
-		"it is proven. Of a traced file it also says what is compiled, what is not and why, and what was measured.\n\n"
-		"Work counts operations from shapes, a multiplication and an addition as two. Memory is the model's "
-		"own tensors and the most that inputs and results take at one time.",
+	.summary = "show the contents of a plan or a model file",
+	.description = "Shows a page about a plan: model, symbols, inputs and outputs, parameters and their bytes, work "
+				   "and memory, operators by count, in-place writes, random nodes, modes, the guards with the place "
+				   "they come from, and the nodes after which the plan cannot be cut, with the reasons.\n\n"
+				   "For a .clv file it first shows what the file holds: which part of the model, where it is cut, "
+				   "tensors and their bytes, where it came from, and for each plan the sizes for which it is proven. "
+				   "For a traced file it also shows what is compiled, what is not and why, and what was measured.\n\n"
+				   "Work is counted from shapes; a multiplication and an addition count as two. Memory is that of the "
+				   "model's own tensors, and the peak of inputs and results.",
 	.examples = "cleave inspect model.clv\ncleave inspect model.plan --batch 8 --json\n"
+				"# why it could not run without libtorch\n"
+				"cleave inspect model.clv --engine native\n"
 				"# in a test: most of the work is still compiled\n"
 				"cleave inspect traced.clv --fail-under 95\n",
-	.exits = "0 done, 1 it failed, 2 wrong usage. With --fail-under: 0 enough is compiled, 1 it is not, 2 it failed.",
+	.exits =
+		"0 done, 1 it failed, 2 wrong usage. With --fail-under: 0 enough is compiled, 1 too little is, 2 it failed.",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),

@@ -35,6 +35,8 @@ static void put_string(const char *s)
 			fputs("\\ufffd", stdout);
 		else if ((unsigned char)*s < 0x20 || *s == 0x7F)
 			printf("\\u%04x", (unsigned char)*s);
+		else if (n == 2 && (unsigned char)s[0] == 0xC2 && (unsigned char)s[1] < 0xA0) /* terminals obey these too */
+			printf("\\u%04x", (unsigned char)s[1]);
 		else if (*s == '"' || *s == '\\')
 			printf("\\%c", *s);
 		else

@@ -50,7 +50,7 @@ void listing_add(listing *t, char mark, const cell *cells)
 	}
 }
 
-static void listing_free(listing *t)
+void listing_free(listing *t)
 {
 	for (uint32_t r = 0; r < t->n; r++) {
 		for (uint32_t i = 0; i < t->ncolumns; i++)

@@ -1,6 +1,8 @@
 /* `cleave`: finds the command, reads its arguments, runs it. Exit codes: 0 done, 1 it failed, 2 wrong usage. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -15,7 +17,7 @@ typedef settings request; /* for the macros */
 
 const option common_options[] = {
 	OPT_FLAG("help", 'h', help, "show this help"),
-	OPT_FLAG("quiet", 'q', quiet, "no hints, no news, no progress; errors stay"),
+	OPT_FLAG("quiet", 'q', quiet, "print errors only: no hints, notes or progress"),
 	OPT_WORD("color", 0, "WHEN", color, "auto|always|never",
              "colours (default: on a terminal, unless NO_COLOR is set)"),
 	OPT_FLAG("version", 'V', version, "show the version of Cleave"),
@@ -85,9 +87,9 @@ static int run_request(const command *c, void *given, char **program_argv)
 		return show_version();
 	if (c->python)
 		return run_with_python(program_argv);
-	if (c->on_model)
-		return run_on_model(c, given);
-	return c->run ? c->run(given) : run_with_torch(c, program_argv);
+	if (!runs_here(c, given))
+		return run_with_torch(c, program_argv);
+	return c->on_model ? run_on_model(c, given) : c->run(given);
 }
 
 static int run_command(const command *c, int argc, char **argv, char **program_argv)
@@ -109,11 +111,25 @@ static int run_help(int argc, char **argv)
 	return argc > 0 && !c ? no_command(argv[0]) : show_help(c);
 }
 
+/* Runtimes of the native engine start their sandboxes as this program. cleave-torch would load torch for it. */
+static void name_program(void)
+{
+#ifndef CLEAVE_CLI_TORCH
+	char self[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+	if (n <= 0)
+		return;
+	self[n] = '\0';
+	setenv("CLEAVE_PROGRAM", self, 0);
+#endif
+}
+
 int main(int argc, char **argv)
 {
+	name_program();
 	int used = parse_global(argc - 1, argv + 1);
 	if (used < 0) {
-		hint("`cleave --help` says what there is");
+		hint("`cleave --help` lists the commands");
 		return EXIT_USAGE;
 	}
 	char **rest = argv + 1 + used;

@@ -10,8 +10,6 @@ typedef struct request {
 	const char *command, *directory;
 } request;
 
-/* ---- roff -------------------------------------------------------------------------------------------------------- */
-
 static void put_roff(FILE *to, const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -56,8 +54,6 @@ static void title(FILE *to, const char *name, const char *summary)
 	fputc('\n', to);
 }
 
-/* ---- options ----------------------------------------------------------------------------------------------------- */
-
 static void write_option(FILE *to, const option *o)
 {
 	fputs(".TP\n\\fB", to);
@@ -100,8 +96,6 @@ static void write_options(FILE *to, const option *o)
 		        o->name + 1);
 	}
 }
-
-/* ---- pages ------------------------------------------------------------------------------------------------------- */
 
 static void write_synopsis(FILE *to, const command *c)
 {
@@ -196,12 +190,12 @@ static void write_main(FILE *to)
 	section(to, "ENVIRONMENT");
 	fputs(".TP\nNO_COLOR\nWhere it is set and not empty, there are no colours unless they are asked for.\n"
 	      ".TP\nCLEAVE_TORCH_PROGRAM\nThe program for commands that run plans, in place of the one that is installed "
-	      "beside \\fBcleave\\fR.\n",
+	      "next to \\fBcleave\\fR.\n"
+	      ".TP\nCLEAVE_PROGRAM\nThe program that runtimes of the native engine start as a sandbox, in place of "
+	      "\\fBcleave\\fR itself.\n",
 	      to);
 	write_exits(to, NULL);
 }
-
-/* ---- the command ------------------------------------------------------------------------------------------------- */
 
 static bool write_man_page(const char *directory, const command *c)
 {

@@ -148,7 +148,7 @@ static bool read_value(const command *c, const option *o, const char *text, void
 	}
 }
 
-/* What a value of a type looks like, for those who gave another. */
+/* The form of a value of a type, for error messages. */
 static const char *shape_of(const option *o)
 {
 	switch (o->type) {
@@ -381,7 +381,7 @@ int parse_request(const command *c, int argc, char **argv, void *request)
 	ok = ok && (global.help || global.version || has_all_arguments(&p));
 	free(p.seen);
 	if (!ok)
-		hint("`cleave %s --help` says what there is", c->name);
+		hint("`cleave %s --help` lists the options", c->name);
 	return ok ? EXIT_OK : EXIT_USAGE;
 }
 

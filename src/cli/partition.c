@@ -23,8 +23,6 @@ typedef struct request {
 	const char *graph;
 } request;
 
-/* ---- lists ---------------------------------------------------------------------------------------------------------- */
-
 /* One number for all devices, or one for each, with commas between; NULL with what is wrong said. Caller frees. */
 static double *read_list(const char *name, const char *text, uint32_t k)
 {
@@ -66,8 +64,6 @@ static int64_t *as_bytes(double *list, uint32_t k)
 	return bytes;
 }
 
-/* ---- options --------------------------------------------------------------------------------------------------------- */
-
 enum { MOST = 1 << 20 }; /* devices, stages, micro-batches: the library says what it takes of these */
 
 static bool check_count(const char *name, int64_t n)
@@ -107,8 +103,6 @@ static bool partition_options(const request *r, clv_partition_options *o, double
 	o->memory_limits = *limits;
 	return true;
 }
-
-/* ---- what is partitioned ------------------------------------------------------------------------------------------------ */
 
 static bool looks_like_json(const char *text, size_t n)
 {
@@ -188,8 +182,6 @@ static int partition_plan(request *r, const model *m, const clv_partition_option
 	free(profile);
 	return st == CLV_OK ? EXIT_OK : fail_with(r->path);
 }
-
-/* ---- what is written ------------------------------------------------------------------------------------------------------ */
 
 static int save_html(const request *r, const clv_plan *plan, const clv_partition *p)
 {
@@ -276,8 +268,6 @@ static int write_results(const request *r, const model *m /* NULL: of a graph */
 	return code == EXIT_OK ? show_partition(r, p) : code;
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------------ */
-
 static int run_on_plan(request *r, const model *m, const clv_partition_options *o)
 {
 	clv_partition *p = NULL;
@@ -344,10 +334,10 @@ static bool check_partition(const request *r)
 	if (r->json && r->timeline)
 		complain("--timeline is text, and --json is not: give one of them");
 	else if (r->device_names && !r->source)
-		complain("--device-names is for --source, which is not given");
+		complain("--device-names needs --source");
 	else if (r->profile && !(isnan(r->flops) && isnan(r->traffic) && isnan(r->launch)))
-		complain(
-			"--profile says what blocks take, and --flops, --traffic and --launch estimate it: give one or the other");
+		complain("--profile has measured times of blocks; --flops, --traffic and --launch estimate them: give one or "
+		         "the other");
 	else
 		return check_count("depth", r->depth) && check_output_files(r);
 	return false;
@@ -373,49 +363,48 @@ static const option arguments[] = {
 };
 
 static const option options[] = {
-	OPT_COUNT("parts", 'k', "N", parts, "how many devices; each gets a stage at least", .preset = "2"),
+	OPT_COUNT("parts", 'k', "N", parts, "number of devices; each gets at least one stage", .preset = "2"),
 	OPT_WORD("method", 'm', "NAME", method, "auto|exact|mpipe|multilevel|acyclic|metis|pipedream",
              "how to partition; auto keeps the best of those that fit", .preset = "auto"),
-	OPT_WORD(
-		"objective", 0, "NAME", objective, "bottleneck|throughput|simple",
-		"what auto keeps: the smallest time of the slowest device, the most micro-batches per second, or that with "
-		"one stage a device unless several give 5 % more",
-		.preset = "bottleneck"),
+	OPT_WORD("objective", 0, "NAME", objective, "bottleneck|throughput|simple",
+             "what auto optimises: the time of the slowest device, micro-batches per second, or one stage per device "
+             "unless more stages give at least 5 %",
+             .preset = "bottleneck"),
 	OPT_INT("seed", 0, "N", seed, "the same seed gives the same partition", .preset = "0"),
-	OPT_FLOAT("seconds", 0, "S", seconds, "begin nothing new after S seconds (default: no limit)"),
-	OPT_INT("max-stages", 0, "N", max_stages, "at most N stages (default: as many as the method likes)"),
+	OPT_FLOAT("seconds", 0, "S", seconds, "try nothing new after S seconds (default: no limit)"),
+	OPT_INT("max-stages", 0, "N", max_stages, "at most N stages (default: up to the method)"),
 	OPT_GROUP("devices"),
-	OPT_TEXT("speeds", 0, "LIST", speeds, "speeds of the devices, such as 1,1,2: the last is twice as fast"),
-	OPT_TEXT("memory", 0, "LIST", memory, "memory of every device, 8G, or of each, 8G,8G,16G"),
+	OPT_TEXT("speeds", 0, "LIST", speeds, "relative speeds of the devices: with 1,1,2 the last is twice as fast"),
+	OPT_TEXT("memory", 0, "LIST", memory, "memory per device: 8G for all, or 8G,8G,16G"),
 	OPT_RATE("bandwidth", 0, "RATE", bandwidth, "bytes per second of a link, 12G or 100Gbit (default: free links)"),
-	OPT_FLOAT("latency", 0, "US", latency, "microseconds that a transfer takes beside"),
+	OPT_FLOAT("latency", 0, "US", latency, "fixed cost of a transfer in microseconds"),
 	OPT_GROUP("schedule"),
-	OPT_WORD("schedule", 0, "NAME", schedule, "1f1b|gpipe|interleaved", "what is predicted, and what is held meanwhile",
+	OPT_WORD("schedule", 0, "NAME", schedule, "1f1b|gpipe|interleaved", "the schedule to predict time and memory for",
              .preset = "1f1b"),
-	OPT_COUNT("microbatches", 'M', "N", microbatches, "micro-batches of a batch", .preset = "8"),
-	OPT_FLAG("recompute", 0, recompute, "the backward runs the forward again; stages keep their inputs alone"),
-	OPT_FLAG("inference", 0, inference, "there is no backward"),
+	OPT_COUNT("microbatches", 'M', "N", microbatches, "micro-batches per batch", .preset = "8"),
+	OPT_FLAG("recompute", 0, recompute, "recompute the forward in the backward; stages only keep their inputs"),
+	OPT_FLAG("inference", 0, inference, "inference only, without a backward"),
 	OPT_FLOAT("param-copies", 0, "X", param_copies,
-              "memory per byte of parameters: 4 for Adam (default: 2, of --inference 1)"),
+              "bytes of memory per byte of parameters: 4 for Adam (default: 2, with --inference 1)"),
 	OPT_GROUP("plans"),
-	OPT_COUNT("depth", 0, "N", depth, "modules N deep are not opened, a.b is 2 deep (default: all are opened)"),
-	OPT_TEXTS("whole", 0, "NAME", whole, "nor are modules of this class, or at this path; may be repeated"),
+	OPT_COUNT("depth", 0, "N", depth, "keep modules at depth N whole; a.b is at depth 2 (default: open all)"),
+	OPT_TEXTS("whole", 0, "NAME", whole, "keep modules of this class or path whole; may be repeated"),
 	SIZE_OPTIONS(sizes),
-	OPT_FILE("profile", 0, "FILE", profile, "what blocks take, as Profile.save wrote it (default: an estimate)"),
-	OPT_FLOAT("flops", 0, "X", flops, "of the estimate: operations per second (default: 100e12)"),
-	OPT_RATE("traffic", 0, "RATE", traffic, "likewise: bytes per second to and from memory (default: 1T)"),
-	OPT_FLOAT("launch", 0, "US", launch, "likewise: microseconds to start an operator (default: 5)"),
-	OPT_FLAG("ties-together", 0, ties_together, "what reads the same parameter stays in one stage"),
-	OPT_FLAG("keep-order", 0, keep_order, "stages are cut from the plan in its own order"),
+	OPT_FILE("profile", 0, "FILE", profile, "measured times of blocks, written by Profile.save (default: estimated)"),
+	OPT_FLOAT("flops", 0, "X", flops, "for the estimate: operations per second (default: 100e12)"),
+	OPT_RATE("traffic", 0, "RATE", traffic, "for the estimate: memory bandwidth in bytes per second (default: 1T)"),
+	OPT_FLOAT("launch", 0, "US", launch, "for the estimate: microseconds to start an operator (default: 5)"),
+	OPT_FLAG("ties-together", 0, ties_together, "keep all users of a parameter in one stage"),
+	OPT_FLAG("keep-order", 0, keep_order, "only cut the plan in its own order"),
 	OPENING_OPTIONS(opening),
 	OPT_GROUP("output"),
 	OPT_FLAG("json", 0, json, "one line of JSON instead of a table"),
-	OPT_FLAG("timeline", 0, timeline, "what each device does, in order, instead of a table"),
+	OPT_FLAG("timeline", 0, timeline, "list the actions of each device in order instead of a table"),
 	OPT_FILE("output", 'o', "FILE", output, "write it here; - is standard output", .preset = "-"),
 	OPT_FILE("write-graph", 0, "FILE", graph, "also write the graph as JSON, for other tools"),
-	OPT_FILE("html", 0, "FILE", html, "of a plan: also write a page that shows the stages"),
-	OPT_FILE("source", 0, "FILE", source, "of a plan: also write the stages as Python"),
-	OPT_TEXT("device-names", 0, "LIST", device_names, "devices in that source: cuda:0,cuda:1 (default: all are cpu)"),
+	OPT_FILE("html", 0, "FILE", html, "also write a page that shows the stages (plans only)"),
+	OPT_FILE("source", 0, "FILE", source, "also write the stages as Python (plans only)"),
+	OPT_TEXT("device-names", 0, "LIST", device_names, "devices in that source: cuda:0,cuda:1 (default: cpu)"),
 	OPTION_END,
 };
 
@@ -424,16 +413,15 @@ static const request initial = {.flops = NAN, .traffic = NAN, .launch = NAN};
 const command command_partition = {
 	.name = "partition",
 	.summary = "cut a model into stages for several devices",
-	.description =
-		"Puts every node of a graph into a stage and every stage on a device, so that the slowest device has as "
-		"little to do as possible. Stages are in an order that is topological; a device may have several.\n\n"
-		"A plan is folded into blocks: layers, modules that --depth and --whole leave closed, operators between them, "
-		"and "
-		"more where a cut would be wrong. What blocks take is read from a profile, or estimated from shapes.\n\n"
-		"A graph is JSON: {\"nodes\": [{\"id\": 0, \"name\": \"conv\", \"fwd_us\": 10, \"bwd_us\": 20, "
-		"\"param_bytes\": 400, \"out_bytes\": 64}], \"edges\": [[0, 1]]}. The table shows each stage with its "
-		"time, memory and bytes, how far the slowest device is from a bound that no partition can beat, and what a "
-		"schedule makes of it.",
+	.description = "Assigns every node of a graph to a stage and every stage to a device, so that the slowest device "
+				   "has as little to do as possible. Stages are in topological order; a device may have several.\n\n"
+				   "A plan is first folded into blocks: layers, modules kept whole by --depth and --whole, operators "
+				   "between them, and larger ones where a cut would be wrong. The cost of each block comes from a "
+				   "profile or is estimated from shapes.\n\n"
+				   "A graph is JSON: {\"nodes\": [{\"id\": 0, \"name\": \"conv\", \"fwd_us\": 10, \"bwd_us\": 20, "
+				   "\"param_bytes\": 400, \"out_bytes\": 64}], \"edges\": [[0, 1]]}. The table shows each stage with "
+				   "its time, memory and bytes, how far the slowest device is from a lower bound, and the predicted "
+				   "time and memory under a schedule.",
 	.examples = "cleave partition model.clv -k 4 --batch 8\n"
 				"cleave partition model.clv -k 4 --html report.html --source stages.py\n"
 				"cleave partition graph.json -k 8 --method mpipe --json\n"

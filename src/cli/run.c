@@ -1,9 +1,18 @@
 /* `cleave run`: a model, or a half of it, on inputs from files. */
 #include "feed.h"
 
+/* A server that runs the rest. */
+typedef struct remote_options {
+	const char *url, *token_file, *ca, *cert, *key;
+	double timeout;
+	int64_t follow; /* calls; 0: the call is not divided anew */
+	bool insecure;
+} remote_options;
+
 typedef struct request {
 	const char *path, *output, *boundary, *compress, *compare;
 	bool print, no_checksum;
+	remote_options remote;
 	feeding feeding;
 	loading loading;
 	sizes sizes;
@@ -29,14 +38,11 @@ static const column columns[] = {
 	COLUMNS_END,
 };
 
-#ifdef CLEAVE_CLI_TORCH
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "element.h"
-
-/* ---- results in memory ----------------------------------------------------------------------------------------------- */
 
 typedef struct result {
 	const char *name; /* borrowed */
@@ -78,8 +84,6 @@ static void results_free(results *r)
 	}
 	free(r->at);
 }
-
-/* ---- the table --------------------------------------------------------------------------------------------------------- */
 
 typedef struct summary {
 	double min, max, mean;
@@ -145,8 +149,6 @@ static void show_table(const results *r, const listing_view *v)
 	listing_show(t, v);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------------ */
-
 /* Brackets that open before element k, or close after it: one for each row that starts or ends there. */
 static uint32_t rows_at(const result *x, uint64_t k)
 {
@@ -180,8 +182,6 @@ static void print_values(const result *x)
 	}
 	putchar('\n');
 }
-
-/* ---- files ------------------------------------------------------------------------------------------------------------- */
 
 static bool save_results(const results *r, const char *path)
 {
@@ -262,8 +262,6 @@ static bool deliver(const request *r, const results *x)
 	return written() && (!r->output || save_results(x, r->output)) && (!r->compare || compare_results(x, r->compare));
 }
 
-/* ---- running ----------------------------------------------------------------------------------------------------------- */
-
 static int deliver_outputs(const request *r, const clv_runtime *rt, clv_tensor **outputs, uint32_t n)
 {
 	results x = {grab((n + 1) * sizeof *x.at), n};
@@ -298,7 +296,7 @@ static bool save_boundary(const request *r, const clv_boundary *b)
 	return clv_boundary_save(b, &o, r->output) == CLV_OK || fail_with(NULL) == EXIT_OK;
 }
 
-/* As the file that was written says it: whoever reads it has the same. */
+/* As the written file says, which is what its readers get. */
 static bool read_losses(const request *r, results *x)
 {
 	clv_boundary *b = NULL;
@@ -331,11 +329,170 @@ static int deliver_boundary(const request *r, const clv_boundary *b)
 	return ok ? EXIT_OK : EXIT_FAILED;
 }
 
+/* ---- the suffix on a server -------------------------------------------------------------------------------------------- */
+
+static int deliver_remote(const request *r, const clv_remote *c, clv_tensor **outputs, uint32_t n)
+{
+	results x = {grab((n + 1) * sizeof *x.at), n};
+	bool ok = true;
+	for (uint32_t i = 0; ok && i < n; i++) {
+		clv_port p = {.size = sizeof p};
+		ok = clv_remote_output(c, i, &p) == CLV_OK && read_result(&x.at[i], p.name, outputs[i]);
+	}
+	ok = ok && deliver(r, &x);
+	results_free(&x);
+	return ok ? EXIT_OK : EXIT_FAILED;
+}
+
+static void note_times(const clv_remote_times *t)
+{
+	char sent[HUMAN_TEXT], encode[HUMAN_TEXT], send[HUMAN_TEXT], wait[HUMAN_TEXT], queue[HUMAN_TEXT],
+		compute[HUMAN_TEXT], receive[HUMAN_TEXT];
+	bool said = t->compute >= 0 && t->queue >= 0;
+	note("sent %s: encode %s, send %s, wait %s%s%s%s%s%s, receive %s%s", human_bytes(t->sent_bytes, sent),
+	     human_seconds(t->encode, encode), human_seconds(t->connect + t->send, send), human_seconds(t->wait, wait),
+	     said ? " (queue " : "", said ? human_seconds(t->queue, queue) : "", said ? ", compute " : "",
+	     said ? human_seconds(t->compute, compute) : "", said ? ")" : "",
+	     human_seconds(t->receive + t->decode, receive), t->tries > 1 ? ", after more than one try" : "");
+}
+
+/* Its first line; NULL with what is wrong said. Caller frees. */
+static char *read_token(const char *path)
+{
+	size_t n;
+	char *text = load_text(path, &n), *token = NULL;
+	if (text) {
+		size_t k = 0;
+		while (k < n && text[k] != '\r' && text[k] != '\n')
+			k++;
+		token = grab(k + 1);
+		memcpy(token, text, k);
+	}
+	free(text);
+	return token;
+}
+
+/* *token: the caller frees it, later. */
+static bool read_remote(const request *r, clv_remote_options *o, char **token)
+{
+	*token = r->remote.token_file ? read_token(r->remote.token_file) : NULL;
+	if (r->remote.token_file && !*token)
+		return false;
+	*o = (clv_remote_options)CLV_REMOTE_OPTIONS_INIT;
+	o->token = *token;
+	o->ca = r->remote.ca;
+	o->cert = r->remote.cert;
+	o->key = r->remote.key;
+	o->timeout = r->remote.timeout;
+	o->insecure = r->remote.insecure;
+	return true;
+}
+
+static bool connect_remote(const request *r, clv_remote **out)
+{
+	clv_remote_options o;
+	char *token;
+	if (!read_remote(r, &o, &token))
+		return false;
+	clv_status st = clv_remote_connect(r->remote.url, &o, out);
+	free(token);
+	return st == CLV_OK || fail_with(NULL) == EXIT_OK;
+}
+
+static int run_remote(const request *r, const clv_boundary *b)
+{
+	clv_remote *c = NULL;
+	clv_remote_times t = {.size = sizeof t};
+	clv_pack_options pack = CLV_PACK_OPTIONS_INIT;
+	pack.compress = r->compress;
+	pack.no_checksum = r->no_checksum;
+	if (!connect_remote(r, &c))
+		return EXIT_FAILED;
+	uint32_t n = clv_remote_output_count(c);
+	clv_tensor **outputs = grab((n + 1) * sizeof *outputs);
+	clv_status st = clv_remote_run_suffix(c, b, &pack, outputs, n, &t);
+	if (st == CLV_OK)
+		note_times(&t);
+	int code = st == CLV_OK ? deliver_remote(r, c, outputs, n) : fail_with(NULL);
+	for (uint32_t i = 0; i < n; i++)
+		clv_tensor_free(outputs[i]);
+	free(outputs);
+	clv_remote_free(c);
+	return code;
+}
+
+/* ---- calls that follow the link ---------------------------------------------------------------------------------------- */
+
+static void note_ways(clv_follower *f)
+{
+	double rtt, rate;
+	char *reason = NULL, a[HUMAN_TEXT], b[HUMAN_TEXT];
+	clv_follower_link(f, &rtt, &rate);
+	note("round trip %s, %s/s", human_seconds(rtt, a), human_bytes((int64_t)rate, b));
+	for (uint32_t i = 0; i < clv_follower_count(f); i++) {
+		clv_follow_state s = {.size = sizeof s};
+		if (clv_follower_way(f, i, &s) != CLV_OK)
+			continue;
+		bool open = isfinite(s.seconds);
+		note("%-24s %s, sends %s, %llu calls", s.name, open ? human_seconds(s.seconds, a) : "not now",
+		     human_bytes(s.remote ? s.sent : 0, b), (unsigned long long)s.calls);
+	}
+	if (clv_follower_reason(f, &reason) == CLV_OK && reason)
+		note("the last call to the server failed: %s", reason);
+	clv_free(reason);
+}
+
+static int call_and_deliver(const request *r, clv_follower *f, const feed *in)
+{
+	uint32_t n = clv_runtime_output_count(clv_follower_runtime(f));
+	clv_tensor **outputs = grab((n + 1) * sizeof *outputs);
+	clv_status st = CLV_OK;
+	for (int64_t k = 0; k < r->remote.follow && st == CLV_OK; k++) {
+		for (uint32_t i = 0; i < n; i++)
+			clv_tensor_free(outputs[i]);
+		memset(outputs, 0, n * sizeof *outputs);
+		st = clv_follower_run(f, (const clv_tensor *const *)in->at, in->n, outputs, n, NULL);
+	}
+	if (st == CLV_OK)
+		note_ways(f);
+	int code = st == CLV_OK ? deliver_outputs(r, clv_follower_runtime(f), outputs, n) : fail_run(r->path, st);
+	for (uint32_t i = 0; i < n; i++)
+		clv_tensor_free(outputs[i]);
+	free(outputs);
+	return code;
+}
+
+static int run_follow(const request *r, const model *m)
+{
+	clv_remote_options there;
+	clv_runtime_options here = loading_options(&r->loading);
+	clv_follow_options o = CLV_FOLLOW_OPTIONS_INIT;
+	clv_follower *f = NULL;
+	feed in = {0};
+	char *token;
+	int code = EXIT_FAILED;
+	if (!read_remote(r, &there, &token))
+		return EXIT_FAILED;
+	here.part = NULL;
+	o.remote = &there;
+	o.runtime = &here;
+	o.compress = r->compress ? &r->compress : NULL;
+	o.ncompress = r->compress ? 1 : 0;
+	if (clv_follower_new(m->artifact, r->remote.url, &o, &f) != CLV_OK)
+		code = fail_with(NULL);
+	else if (feed_make(m, clv_follower_runtime(f), &r->feeding, &r->sizes, &in))
+		code = call_and_deliver(r, f, &in);
+	feed_free(&in);
+	clv_follower_free(f);
+	free(token);
+	return code;
+}
+
 static int run_prefix(const request *r, const clv_runtime *rt, const feed *in)
 {
 	clv_boundary *b = NULL;
 	clv_status st = clv_runtime_run_prefix(rt, (const clv_tensor *const *)in->at, in->n, &b);
-	int code = st == CLV_OK ? deliver_boundary(r, b) : fail_run(r->path, st);
+	int code = st != CLV_OK ? fail_run(r->path, st) : r->remote.url ? run_remote(r, b) : deliver_boundary(r, b);
 	clv_boundary_free(b);
 	return code;
 }
@@ -360,6 +517,47 @@ static int run_on_boundary(const request *r, const clv_runtime *rt)
 	return code;
 }
 
+#ifdef CLEAVE_CLI_TORCH
+bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst)
+{
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
+	o.sandbox = no_sandbox ? CLV_SANDBOX_OFF : CLV_SANDBOX_AUTO;
+	clv_status st = clv_artifact_compare(a, &o, worst);
+	if (st == CLV_E_GUARD) { /* it proves nothing */
+		*worst = -1;
+		note("%s: not compared as a whole: %s", path, clv_last_error());
+		return true;
+	}
+	if (st != CLV_OK)
+		fail_run(path, st);
+	return st == CLV_OK;
+}
+#else
+bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst)
+{
+	(void)a, (void)no_sandbox, (void)worst;
+	complain("%s: comparing with the tape needs libtorch, which this program goes without", path);
+	return false;
+}
+#endif
+
+/* Says so where packed weights of the file were of no use: the next start takes as long. */
+static void note_packing(const request *r, const model *m, const clv_runtime *rt)
+{
+	clv_packing_state x = {.size = sizeof x};
+	const char *isa;
+	uint32_t pieces;
+	int64_t bytes;
+	if (!clv_artifact_packed(m->artifact, 0, &isa, &pieces, &bytes) || clv_runtime_packing(rt, &x) != CLV_OK ||
+	    !x.repacked)
+		return;
+	note("%s: %u of %u weights were packed in memory, because the packed ones of the file are %s; `cleave pack` makes "
+	     "them "
+	     "anew",
+	     name_of(r->path), x.repacked, x.repacked + x.found,
+	     x.damaged ? "damaged" : "for another machine or another version");
+}
+
 /* What is asked for fits the part that runs. */
 static bool check_run(const request *r, const model *m)
 {
@@ -371,8 +569,16 @@ static bool check_run(const request *r, const model *m)
 	} else if (!suffix && r->boundary) {
 		complain("--boundary is for a suffix; this is the part \"%s\"",
 		         r->loading.part ? r->loading.part : clv_artifact_part(m->artifact));
-	} else if ((r->compress || r->no_checksum) && !(is_part(m, &r->loading, "prefix") && r->output)) {
-		complain("--%s is for the boundary that a prefix writes with -o", r->compress ? "compress" : "no-checksum");
+	} else if (r->remote.follow && (strcmp(clv_artifact_part(m->artifact), "all") != 0 ||
+	                                (r->loading.part && strcmp(r->loading.part, "all") != 0))) {
+		complain("--follow divides a whole model; this is a part of one");
+	} else if (r->remote.url && !r->remote.follow && !is_part(m, &r->loading, "prefix")) {
+		complain("--remote runs what comes after a prefix; this is the part \"%s\"",
+		         r->loading.part ? r->loading.part : clv_artifact_part(m->artifact));
+	} else if ((r->compress || r->no_checksum) && !r->remote.follow &&
+	           !(is_part(m, &r->loading, "prefix") && (r->output || r->remote.url))) {
+		complain("--%s is for the boundary that a prefix writes with -o or sends with --remote",
+		         r->compress ? "compress" : "no-checksum");
 	} else {
 		return true;
 	}
@@ -384,14 +590,18 @@ static int run_model(void *given, const model *m)
 	request *r = given;
 	if (!check_run(r, m) || !resolve_batch(m, &r->sizes))
 		return EXIT_FAILED;
+	if (r->remote.follow)
+		return run_follow(r, m);
 	clv_runtime *rt = load_runtime(m, &r->loading);
 	if (!rt)
 		return EXIT_FAILED;
 	int code; /* the seed comes after the device that it is for */
-	if (clv_set_seed((uint64_t)r->feeding.seed) != CLV_OK)
+	if (seed_models((uint64_t)r->feeding.seed) != CLV_OK)
 		code = fail_with(NULL);
 	else
 		code = r->boundary ? run_on_boundary(r, rt) : run_on_inputs(r, m, rt);
+	if (code == EXIT_OK)
+		note_packing(r, m, rt);
 	clv_runtime_free(rt);
 	return code;
 }
@@ -400,16 +610,25 @@ static int run_model(void *given, const model *m)
 static int check_usage(void *given)
 {
 	request *r = given;
-	r->opening.copy |= r->loading.sandbox;
 	if (r->print && r->view.json) {
 		complain("--print and --json do not go together: values are no part of the JSON");
 		return EXIT_USAGE;
 	}
+	if (!r->remote.url &&
+	    (r->remote.token_file || r->remote.ca || r->remote.cert || r->remote.key || r->remote.insecure)) {
+		complain("--token-file, --ca, --cert, --key and --insecure are for --remote");
+		return EXIT_USAGE;
+	}
+	if (r->remote.follow && (!r->remote.url || r->loading.weights)) {
+		complain(r->remote.url ? "--follow and --weights do not go together: save the model with them"
+		                       : "--follow is for --remote");
+		return EXIT_USAGE;
+	}
 	bool apart = check_output(r->output, r->path) && check_output(r->output, r->boundary) &&
 	             check_output(r->output, r->loading.weights);
-	return apart ? feeding_check(&r->feeding) : EXIT_USAGE;
+	int code = apart ? loading_check(&r->loading) : EXIT_USAGE;
+	return code == EXIT_OK ? feeding_check(&r->feeding) : code;
 }
-#endif
 
 static const option arguments[] = {
 	ARG_FILE("FILE", path, "a .clv file; - is standard input"),
@@ -419,21 +638,29 @@ static const option arguments[] = {
 static const option options[] = {
 	FEEDING_OPTIONS(feeding),
 	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes,
-        "size of a symbol, S=16; may be repeated (default: one that is proven)"),
-	OPT_COUNT("batch", 0, "N", sizes.batch, "size of the batch (default: one that is proven)"),
-	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: what the prefix gave"),
+        "size of a symbol, S=16; may be repeated (default: a proven one)"),
+	OPT_COUNT("batch", 0, "N", sizes.batch, "size of the batch (default: a proven one)"),
+	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: the boundary written by the prefix"),
+	OPT_GROUP("the rest on a server"),
+	OPT_TEXT("remote", 0, "URL", remote.url,
+             "send the boundary of a prefix to https://host:8000/model and show the outputs"),
+	OPT_COUNT("follow", 0, "N", remote.follow,
+              "call a whole model that the server has too N times, each time the fastest way (docs/remote.md)"),
+	OPT_FILE("token-file", 0, "FILE", remote.token_file, "file whose first line is the token for the server"),
+	OPT_FILE("ca", 0, "FILE", remote.ca, "certificates to trust instead of the system's (PEM)"),
+	OPT_FILE("cert", 0, "FILE", remote.cert, "client certificate (PEM)"),
+	OPT_FILE("key", 0, "FILE", remote.key, "its private key (PEM)"),
+	OPT_SECONDS("remote-timeout", 0, "S", remote.timeout,
+                "time limit of the call in seconds, retries included (default: 60)"),
+	OPT_FLAG("insecure", 0, remote.insecure, "allow sending the token over http:// to another machine"),
 	OPT_GROUP("results"),
-	OPT_FILE("output", 'o', "FILE", output, "write outputs as a safetensors file; of a prefix the boundary"),
-	OPT_WORD("compress", 0, "HOW", compress, "fp16|bf16|int8|zstd",
-             "make the boundary smaller, and show by how much and what it cost; zstd loses nothing"),
-	OPT_FLAG("no-checksum", 0, no_checksum, "leave out the digests by which readers of the boundary notice damage"),
-	OPT_FLAG("print", 0, print, "print the values too, of outputs with up to 1000"),
-	OPT_FILE("compare", 0, "FILE", compare, "outputs must equal those of a file, bit for bit"),
+	OPT_FILE("output", 'o', "FILE", output, "write the outputs, or the boundary of a prefix, as a safetensors file"),
+	OPT_WORD("compress", 0, "HOW", compress, "fp16|bf16|int8|zstd|q1|q2|q3|q4|q5|q6|q7|q8",
+             "compress the boundary and report size and error; zstd is lossless"),
+	OPT_FLAG("no-checksum", 0, no_checksum, "leave out the digests that let readers detect damage"),
+	OPT_FLAG("print", 0, print, "also print the values of outputs with up to 1000 elements"),
+	OPT_FILE("compare", 0, "FILE", compare, "outputs must equal those in this file, bit for bit"),
 	LOADING_OPTIONS(loading),
-	OPT_FLAG(
-		"sandbox", 0, loading.sandbox,
-		"run it in a process without files, network and machine code of the file, for 60 s where --timeout does not "
-		"say otherwise; reads the file as --copy does"),
 	OPT_GROUP("model files"),
 	CHECK_OPTION(opening),
 	TRUST_OPTIONS(opening),
@@ -445,31 +672,36 @@ const command command_run = {
 	.name = "run",
 	.summary = "run a model file on inputs",
 	.description =
-		"Runs a model, without Python and without its code, and shows its outputs. Inputs come from .npy files of "
-		"NumPy, from safetensors files, or are made up; their dtypes and shapes are checked against the model's.\n\n"
-		"A prefix writes what crosses the cut with -o, and a suffix reads it with --boundary: in another process, on "
-		"another machine. A file that has the whole, cut model runs a part of it with --part. With --compress the "
-		"table "
-		"also has the bytes of each tensor in the file and what was lost: the largest difference, what an element lost "
-		"by its own magnitude on average, and the norm of all differences by that of the tensor.\n\n"
-		"Sizes that are not given by files or by --batch and --size are those of the first size that the model is "
-		"proven for. Sizes that it is not proven for are refused, unless --unproven is given. Random inputs depend on "
-		"--seed alone: floats are normal with variance one, integers within --int-range, which has to fit where they "
-		"are indices.",
+		"Runs a model without Python and without its code, and shows its outputs. Inputs come from NumPy's .npy files "
+		"or safetensors files, or are made up; their dtypes and shapes are checked.\n\n"
+		"A prefix writes the boundary with -o, and a suffix reads it with --boundary, in another process or on another "
+		"machine. For a file with a whole cut model, --part runs one half. With --remote a prefix sends the boundary "
+		"to a server (`cleave serve`) and shows its answer. With --compress the table also shows the bytes of each "
+		"tensor in the file and the error: the largest difference, the mean relative difference, and the norm of the "
+		"differences relative to that of the tensor.\n\n"
+		"Sizes that neither files nor --batch and --size give are the first for which the model is proven. Other sizes "
+		"are refused unless --unproven is given. Random inputs depend only on --seed: floats are normal with variance "
+		"one, integers are within --int-range, which must be valid where they are indices.",
 	.examples = "cleave run model.clv --input x=image.npy -o out.safetensors\n"
 				"cleave run model.clv --fill random --batch 8 --seed 1 --print\n"
-				"# a file from somewhere\n"
+				"# a file from a stranger\n"
 				"cleave run model.clv --fill random --sandbox --timeout 10 --max-memory 2G\n"
 				"# two halves in two processes\n"
 				"cleave run prefix.clv --input x=image.npy -o boundary.safetensors\n"
-				"cleave run suffix.clv --boundary boundary.safetensors -o out.safetensors\n",
+				"cleave run suffix.clv --boundary boundary.safetensors -o out.safetensors\n"
+				"# the suffix on a server\n"
+				"cleave run prefix.clv --input x=image.npy --remote https://host:8000/suffix --token-file token "
+				"--compress q4\n"
+				"# here, there, or in part on both: whichever is fastest\n"
+				"cleave run model.clv --input x=image.npy --remote https://host:8000/model --follow 20\n",
 	.exits = "0 done, 1 it failed or --compare found a difference, 2 wrong usage.",
 	.arguments = arguments,
 	.options = options,
 	.columns = columns,
 	REQUEST(request),
-	.check = TORCH_RUN(check_usage),
-	ON_MODEL(TORCH_RUN(run_model)),
+	.check = check_usage,
+	ON_MODEL(run_model),
 	.artifact = true,
 	.torch = true,
+	.engine_at = offsetof(request, loading.engine),
 };

@@ -26,8 +26,6 @@ void put_plain(FILE *to, const char *s)
 		fputc((unsigned char)*s < 0x20 || *s == 0x7F || is_c1(s) ? '?' : *s, to);
 }
 
-/* ---- colours ----------------------------------------------------------------------------------------------------- */
-
 static bool has_colors(FILE *to)
 {
 	if (global.color && strcmp(global.color, "auto"))
@@ -41,8 +39,6 @@ const char *paint(FILE *to, style s)
 	static const char *const codes[] = {"\033[0m", "\033[1m", "\033[2m", "\033[31m", "\033[32m", "\033[33m"};
 	return has_colors(to) ? codes[s] : "";
 }
-
-/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 static void say(style s, const char *prefix, const char *fmt, va_list ap)
 {
@@ -107,8 +103,6 @@ int fail_with(const char *path)
 	return EXIT_FAILED;
 }
 
-/* ---- units ------------------------------------------------------------------------------------------------------- */
-
 /* As the library writes them in its pages. */
 static const char *print_thousands(int64_t n, const char *const units[7], char *out)
 {
@@ -148,8 +142,6 @@ const char *human_seconds(double s, char out[HUMAN_TEXT])
 	snprintf(out, HUMAN_TEXT, "%.*f %s", s < 9.995 ? 2 : s < 99.95 ? 1 : 0, s, units[unit]);
 	return out;
 }
-
-/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 double now(void)
 {

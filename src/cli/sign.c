@@ -60,7 +60,7 @@ static int check(const request *r)
 	else if (!r->key && !r->new_key)
 		complain("--key FILE is missing: the private key to sign with; --new-key FILE makes one");
 	else if (!r->path && !r->new_key)
-		complain("FILE is missing: what to sign");
+		complain("FILE is missing: the file to sign");
 	else
 		return EXIT_OK;
 	return EXIT_USAGE;
@@ -78,15 +78,15 @@ static int run_sign(void *given)
 }
 
 static const option arguments[] = {
-	ARG_FILE("FILE", path, "a .clv file; with --new-key it may be left out", .optional = true),
+	ARG_FILE("FILE", path, "a .clv file; may be left out with --new-key", .optional = true),
 	OPTION_END,
 };
 
 static const option options[] = {
 	OPT_FILE("key", 0, "FILE", key, "the private key (Ed25519, PEM, without a passphrase)"),
 	OPT_FILE("new-key", 0, "FILE", new_key,
-             "make a key and sign with it: FILE is the private, FILE.pub the public one"),
-	OPT_FILE("output", 'o', "FILE", output, "write the signed file here (default: in the place of FILE)"),
+             "make a key pair and sign with it: FILE is the private key, FILE.pub the public one"),
+	OPT_FILE("output", 'o', "FILE", output, "write the signed file here (default: replace FILE)"),
 	OPT_GROUP("model files"),
 	TRUST_OPTIONS(opening),
 	OPTION_END,
@@ -97,16 +97,14 @@ const command command_sign = {
 	.summary = "sign a model file, so that others can tell that it is yours",
 	.description =
 		"Checks a .clv file, with all its data, and signs every byte of it with an Ed25519 key. The file is replaced "
-		"when it "
-		"is whole; beyond the signature its content stays as it is. A signature that is there already is replaced.\n\n"
-		"Whoever has the public key verifies it: `cleave verify --key`, --trusted-key of the other commands, "
-		"trusted_keys of clv_open_options and of cleave.load. A file that is saved, cut or traced again is another "
-		"one, "
-		"without a signature.",
+		"once the new one is complete; nothing but the signature changes. An existing signature is replaced.\n\n"
+		"Anyone with the public key can verify it: `cleave verify --key`, --trusted-key of the other commands, "
+		"trusted_keys of clv_open_options and of cleave.load. Saving, cutting or tracing a file again makes a new "
+		"file, which is not signed.",
 	.examples = "cleave sign --new-key my.key\n"
 				"cleave sign model.clv --key my.key\n"
 				"cleave verify model.clv --key my.key.pub\n"
-				"# a key of OpenSSL does as well\n"
+				"# keys made by OpenSSL work too\n"
 				"openssl genpkey -algorithm ed25519 -out my.key && openssl pkey -in my.key -pubout -out my.pub\n",
 	.arguments = arguments,
 	.options = options,

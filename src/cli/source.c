@@ -84,8 +84,9 @@ static const char *batch_symbol(const clv_plan *p)
 	return NULL;
 }
 
-static clv_status stages_source(const request *r, const clv_plan *p, char **text)
+static clv_status stages_source(const request *r, const model *m, char **text)
 {
+	const clv_plan *p = m->plan;
 	clv_stages_options o = CLV_STAGES_OPTIONS_INIT;
 	uint32_t n = count_ends(r->stages) + 1;
 	uint32_t *ends = malloc(n * sizeof *ends);
@@ -99,19 +100,21 @@ static clv_status stages_source(const request *r, const clv_plan *p, char **text
 	o.nstages = n;
 	o.del = r->del;
 	o.batch_symbol = batch_symbol(p);
+	o.file = m->artifact;
 	clv_status st = clv_plan_stages_source(p, &o, text);
 	free(ends);
 	return st;
 }
 
-static clv_status view_source(const request *r, const clv_plan *p, char **text)
+static clv_status view_source(const request *r, const model *m, char **text)
 {
 	clv_source_options o = CLV_SOURCE_OPTIONS_INIT;
 	o.first = at_most_32(r->first);
 	o.end = at_most_32(r->end);
 	o.class_name = r->class_name;
 	o.del = r->del;
-	return clv_plan_source(p, &o, text);
+	o.file = m->artifact;
+	return clv_plan_source(m->plan, &o, text);
 }
 
 static int check_source(void *given)
@@ -133,18 +136,18 @@ static int write_source(void *given, const model *m)
 	const request *r = given;
 	char *text = NULL;
 	say_which(m, r->opening.plan);
-	clv_status st = r->stages ? stages_source(r, m->plan, &text) : view_source(r, m->plan, &text);
+	clv_status st = r->stages ? stages_source(r, m, &text) : view_source(r, m, &text);
 	return save_result(st, text, "-", r->path);
 }
 
 static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
-	OPT_INT("first", 0, "M", first, "from node M on", .preset = "0"),
-	OPT_INT("end", 0, "N", end, "up to node N-1 (default: to the last)"),
+	OPT_INT("first", 0, "M", first, "start at node M", .preset = "0"),
+	OPT_INT("end", 0, "N", end, "end before node N (default: after the last)"),
 	OPT_TEXT("class", 0, "NAME", class_name, "name of the class (default: Segment)"),
 	OPT_TEXT("stages", 0, "N,N,…", stages,
-             "a pipeline: a class per stage, which end before these nodes and at the last"),
+             "write a pipeline, one class per stage; stages end before these nodes and at the last"),
 	OPT_FLAG("del", 0, del, "delete values after their last use"),
 	OPENING_OPTIONS(opening),
 	OPTION_END,
@@ -153,9 +156,9 @@ static const option options[] = {
 const command command_source = {
 	.name = "source",
 	.summary = "write a plan as Python",
-	.description = "Writes a plan, or some of its nodes, as the source of an nn.Module that needs nothing but torch. "
-				   "Parameters have the model's names: load_state_dict of the model's own state fills it. Constants "
-				   "are buffers const_0, const_1, … to be loaded.",
+	.description =
+		"Writes a plan, or some of its nodes, as the source of an nn.Module that needs only torch. Parameters keep the "
+		"model's names, so the model's own state_dict loads into it. Constants are the buffers const_0, const_1, …",
 	.examples = "cleave source model.plan > model.py\ncleave source model.plan --first 10 --end 20 --class Middle\n"
 				"cleave source model.clv --stages 40,80 > pipeline.py\n",
 	.arguments = arguments,

@@ -10,8 +10,6 @@ typedef struct request {
 	bool json;
 } request;
 
-/* ---- what was written ---------------------------------------------------------------------------------------------- */
-
 typedef struct half {
 	const char *path;
 	model m;
@@ -98,14 +96,15 @@ static bool show_cut(const request *r, const clv_plan *p, uint32_t position)
 	return st == CLV_OK || fail_with(r->path) == EXIT_OK;
 }
 
-static int show_written(const request *r, const model *m)
+static int show_written(const request *r)
 {
 	half prefix = {0}, suffix = {0};
 	bool ok = half_open(&prefix, r->outputs.at[0], &r->opening) && half_open(&suffix, r->outputs.at[1], &r->opening);
 	if (ok && r->json)
 		put_json_open(NULL, '{');
 	if (ok) {
-		ok = show_cut(r, m->plan, (uint32_t)prefix.info.cut - 1);
+		/* Of the file's plan and not of the model's: a question that the prefix decides was moved before the cut. */
+		ok = show_cut(r, prefix.m.plan, (uint32_t)prefix.info.cut - 1);
 		show_half(&prefix, r->json, "prefix");
 		show_half(&suffix, r->json, "suffix");
 	}
@@ -116,8 +115,6 @@ static int show_written(const request *r, const model *m)
 	return written() && ok ? EXIT_OK : EXIT_FAILED;
 }
 
-/* ---- the command --------------------------------------------------------------------------------------------------- */
-
 static int split_model(void *given, const model *m)
 {
 	const request *r = given;
@@ -126,7 +123,7 @@ static int split_model(void *given, const model *m)
 	o.objective = &r->objective;
 	o.sizes = sizes_given(&r->sizes);
 	if (clv_artifact_split(m->artifact, &o, r->outputs.at[0], r->outputs.at[1]) == CLV_OK)
-		return show_written(r, m);
+		return show_written(r);
 	fail_with(r->path);
 	if (!r->boundary)
 		hint("-b says where: `cleave candidates` shows the places, -b auto takes a good one");
@@ -152,11 +149,11 @@ static const option arguments[] = {
 
 static const option options[] = {
 	OPT_TEXT("boundary", 'b', "WHERE", boundary,
-             "auto, after:NAME of a node or module, 50% of the work (default: where the file is cut already)"),
+             "auto, after:NAME of a node or module, 50% of the work (default: where the file is already cut)"),
 	OPT_FILES("output", 'o', "FILE", outputs, "the files to write: prefix, then suffix", .takes = 2),
 	MINIMIZE_OPTION(objective),
 	SIZE_OPTIONS(sizes),
-	OPT_FLAG("json", 0, json, "what was written as a JSON object"),
+	OPT_FLAG("json", 0, json, "print the files written as a JSON object"),
 	CONSTRAINT_OPTIONS(objective),
 	OPT_GROUP("model files"),
 	TRUST_OPTIONS(opening),
@@ -168,15 +165,14 @@ static const request initial = {.objective = CLV_OBJECTIVE_INIT};
 const command command_split = {
 	.name = "split",
 	.summary = "cut a model file into two",
-	.description =
-		"Cuts a model into a prefix and a suffix, each a .clv file with its own weights alone: parameters that both "
-		"need are in both. What crosses between them is written by `cleave run prefix.clv` and read by `cleave run "
-		"suffix.clv --boundary`. All plans of the file are cut at the same place.\n\n"
-		"A place that is named and cannot be cut is refused with the reason; auto and percentages pass it over. Each "
-		"file is there whole or not at all.",
+	.description = "Cuts a model into a prefix and a suffix. Each is a .clv file with only the weights that it needs; "
+				   "shared parameters are in both. `cleave run prefix.clv` writes what crosses, and `cleave run "
+				   "suffix.clv --boundary` reads it. All plans of the file are cut at the same place.\n\n"
+				   "Naming a place that cannot be cut is an error that gives the reason; auto and percentages skip "
+				   "such places. Each file is written completely or not at all.",
 	.examples = "cleave split model.clv -b 50% -o prefix.clv suffix.clv\n"
 				"cleave split model.clv -b after:layer2 --batch 8 -o prefix.clv suffix.clv\n"
-				"# the fastest cut for a link of one gigabit\n"
+				"# the fastest cut for a one-gigabit link\n"
 				"cleave split model.clv -b auto --minimize latency --bandwidth 1Gbit -o prefix.clv suffix.clv\n",
 	.arguments = arguments,
 	.options = options,

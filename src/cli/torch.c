@@ -1,6 +1,6 @@
 /* Starts cleave-torch for the commands that run plans.
  * Commands that run plans. `cleave` starts in milliseconds because it does not link torch; for these commands it becomes
- * `cleave-torch`, the same program with torch. */
+ * `cleave-torch`, the same program with torch, unless the native engine runs the plan or there is no other. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -43,11 +43,33 @@ static char *find_torch_program(void)
 	return path;
 }
 
+#if defined(CLEAVE_CLI_TORCH) || defined(CLEAVE_CLI_EDGE) /* this is it, or there never is one */
+bool runs_here(const command *c, const void *given)
+{
+	(void)c, (void)given;
+	return true;
+}
+#else
+bool runs_here(const command *c, const void *given)
+{
+	if (c->wants_torch)
+		return !c->wants_torch(given);
+	if (!c->torch || !c->engine_at)
+		return c->run || c->on_model;
+	const char *engine = *(const char *const *)((const char *)given + c->engine_at);
+	if (engine && strcmp(engine, "auto") != 0)
+		return strcmp(engine, "native") == 0;
+	char *torch = find_torch_program();
+	free(torch);
+	return !torch;
+}
+#endif
+
 int run_with_torch(const command *c, char **argv)
 {
 	char *path = find_torch_program();
 	if (!path) {
-		complain("%s needs cleave-torch, which is not installed beside this program", c->name);
+		complain("%s needs cleave-torch, which is not installed next to this program", c->name);
 		hint("`pip install` of Cleave has it, and so has a build that finds torch; CLEAVE_TORCH_PROGRAM names another");
 		return EXIT_FAILED;
 	}

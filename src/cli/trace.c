@@ -6,7 +6,7 @@ typedef struct request {
 	text_list args, ops, modules;
 	double timeout, threshold, rtol, atol;
 	int64_t minimum, most, parallel;
-	bool no_fallback, keep_slower, dynamic, dry, json, verbose;
+	bool no_fallback, keep_slower, dynamic, dry, json, verbose, no_sandbox;
 	feeding feeding;
 	sizes sizes;
 	opening opening;
@@ -22,8 +22,6 @@ typedef struct request {
 
 /* Further calls per plan; runs of the whole for the report, the first ones not timed, and no more of them after so long. */
 enum { CALLS_MAX = 3, WARM_RUNS = 2, TIMED_RUNS = 10, TIMED_SECONDS = 2 };
-
-/* ---- calls ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct calls {
 	feed *at;
@@ -104,12 +102,13 @@ static bool add_other_sizes(const request *r, const model *m, const clv_runtime 
 	return ok;
 }
 
-/* What the user gives, and for code that is to serve all sizes others beside it. */
+/* The user's inputs, and for code that has to serve all sizes further ones. */
 static bool make_calls(request *r, const model *m, calls *c)
 {
 	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
 	clv_runtime *rt = NULL;
 	o.tape_only = true;
+	o.sandbox = r->no_sandbox ? CLV_SANDBOX_OFF : CLV_SANDBOX_AUTO;
 	if (clv_runtime_create(m->artifact, &o, &rt) != CLV_OK)
 		return fail_with(r->path) == EXIT_OK;
 	bool ok = resolve_batch(m, &r->sizes) && calls_add(c, m, rt, &r->feeding, &r->sizes);
@@ -118,8 +117,6 @@ static bool make_calls(request *r, const model *m, calls *c)
 	clv_runtime_free(rt);
 	return ok;
 }
-
-/* ---- being watched, and stopped --------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t interrupted; /* the signal that asks to stop */
 
@@ -160,8 +157,6 @@ static void show_line(void *ctx, const char *line)
 	clear_line();
 	note("%s", line);
 }
-
-/* ---- the Python that compiles ---------------------------------------------------------------------------------------- */
 
 /* What a Python program prints, in as many bytes as there are; false: it cannot be started. */
 static bool ask_python(const char *python, const char *program, char *out, size_t room)
@@ -207,8 +202,6 @@ static bool check_python(const request *r, const char *python)
 	return true;
 }
 
-/* ---- what came out ------------------------------------------------------------------------------------------------------ */
-
 /* The fastest of some runs in seconds; negative: it does not run. */
 static double fastest_run(const clv_runtime *rt, const clv_trace_call *call)
 {
@@ -239,6 +232,7 @@ static double measure_file(const clv_artifact *a, bool tape_only, const clv_trac
 	clv_runtime *rt = NULL;
 	o.allow_compiled = !tape_only;
 	o.tape_only = tape_only;
+	o.sandbox = CLV_SANDBOX_OFF; /* it was traced here */
 	double s = clv_runtime_create(a, &o, &rt) == CLV_OK ? fastest_run(rt, call) : -1;
 	clv_runtime_free(rt);
 	return s < 0 ? -1 : s * 1e3;
@@ -261,8 +255,6 @@ static bool show_report(const request *r, const clv_artifact *a, const calls *c)
 		return fail_with(r->path) == EXIT_OK;
 	return put_text(text);
 }
-
-/* ---- tracing -------------------------------------------------------------------------------------------------------------- */
 
 static clv_trace_options trace_options(const request *r, const calls *c, const char *python, double *started)
 {
@@ -290,6 +282,7 @@ static clv_trace_options trace_options(const request *r, const calls *c, const c
 	o.atol = r->atol;
 	o.calls = c->given;
 	o.ncalls = c->n;
+	o.sandbox = r->no_sandbox ? CLV_SANDBOX_OFF : CLV_SANDBOX_AUTO;
 	o.progress = show_progress;
 	o.log = r->verbose ? show_line : NULL;
 	o.ctx = started;
@@ -316,7 +309,7 @@ static int fail_trace(const request *r, clv_status st)
 	if (st == CLV_E_CANCELLED && interrupted) {
 		complain("%s: stopped", name_of(r->path));
 		signal(interrupted, SIG_DFL);
-		raise(interrupted); /* as who sent the signal expects it */
+		raise(interrupted); /* as the sender of the signal expects */
 	}
 	int code = fail_lines(r->path);
 	if (st == CLV_E_TIMEOUT)
@@ -361,7 +354,7 @@ static int check_usage(void *given)
 {
 	const request *r = given;
 	if (!r->output && !r->dry) {
-		complain("trace needs -o OUT.clv, the file to write; --dry-run only says what would be compiled");
+		complain("trace needs -o OUT.clv, the file to write; --dry-run only lists what would be compiled");
 		return EXIT_USAGE;
 	}
 	if (r->threshold > 1) {
@@ -383,35 +376,37 @@ static const option arguments[] = {
 
 static const option options[] = {
 	OPT_FILE("output", 'o', "FILE", output, "the file to write"),
-	OPT_WORD("backend", 'b', "NAME", backend, "inductor|openvino", "what compiles", .preset = "inductor"),
-	OPT_FLAG("dynamic", 0, dynamic, "compile for all sizes that the model may have, not only for those of the inputs"),
-	OPT_FLAG("dry-run", 'n', dry, "say what would be compiled; nothing is compiled or written"),
+	OPT_WORD("backend", 'b', "NAME", backend, "inductor|openvino|native", "what runs the compiled parts",
+             .preset = "inductor"),
+	OPT_FLAG("dynamic", 0, dynamic, "compile for all sizes of the model, not only those of the inputs"),
+	OPT_FLAG("dry-run", 'n', dry, "list what would be compiled, without compiling or writing anything"),
 	OPT_FLAG("json", 0, json, "the report as JSON"),
-	OPT_FLAG("verbose", 'v', verbose, "say what is found on the way"),
-	OPT_GROUP("what is compiled"),
-	OPT_COUNT("minimum-segment-size", 0, "N", minimum, "segments with fewer operators are not", .preset = "2"),
-	OPT_INT("max-segments", 0, "N", most, "segments at most (default: any number)"),
-	OPT_TEXTS("op", 0, "NAME", ops, "an operator that is not: aten::sort; may be repeated"),
-	OPT_TEXTS("module", 0, "NAME", modules, "a module that is not, by its path or class: encoder.0; may be repeated"),
-	OPT_FLAG("keep-slower", 0, keep_slower, "segments that are slower than the tape stay; else they are dropped"),
-	OPT_FLAG("no-fallback", 0, no_fallback, "it is an error where something is not"),
-	OPT_FLOAT("threshold", 0, "P", threshold, "it is an error where less of the operators is: 0.9, 90%"),
+	OPT_FLAG("verbose", 'v', verbose, "report progress and findings"),
+	OPT_GROUP("segments"),
+	OPT_COUNT("minimum-segment-size", 0, "N", minimum, "leave segments with fewer operators uncompiled", .preset = "2"),
+	OPT_INT("max-segments", 0, "N", most, "at most N segments (default: no limit)"),
+	OPT_TEXTS("op", 0, "NAME", ops, "leave this operator uncompiled: aten::sort; may be repeated"),
+	OPT_TEXTS("module", 0, "NAME", modules,
+              "leave this module uncompiled, by path or class: encoder.0; may be repeated"),
+	OPT_FLAG("keep-slower", 0, keep_slower, "keep segments that are slower than the tape"),
+	OPT_FLAG("no-fallback", 0, no_fallback, "fail if anything is left uncompiled"),
+	OPT_FLOAT("threshold", 0, "P", threshold, "fail if less than this share of the operators is compiled: 0.9, 90%"),
 	OPT_GROUP("compilers"),
 	OPT_TEXTS("compiler-arg", 0, "A", args,
               "an argument for the compiler: --compiler-arg=--hint=throughput; may be repeated"),
-	OPT_SECONDS("timeout", 0, "S", timeout, "seconds that it has for one segment (default: as long as it takes)"),
-	OPT_COUNT("parallel", 0, "N", parallel, "compilers at a time (default: as there are cores)"),
-	OPT_FILE("workdir", 0, "FOLDER", workdir, "keep what compilers read and wrote here, a folder per segment"),
-	OPT_FILE("cache", 0, "FOLDER", cache, "of what was compiled before; off: none (default: that of the user)"),
-	OPT_GROUP("inputs, on which compiled parts are compared"),
+	OPT_SECONDS("timeout", 0, "S", timeout, "time limit for one segment in seconds (default: none)"),
+	OPT_COUNT("parallel", 0, "N", parallel, "compilers at a time (default: one per core)"),
+	OPT_FILE("workdir", 0, "FOLDER", workdir, "keep the compilers' inputs and outputs here, one folder per segment"),
+	OPT_FILE("cache", 0, "FOLDER", cache, "cache of compiled code, or off (default: the user's cache)"),
+	OPT_GROUP("inputs on which compiled parts are compared"),
 	FEEDING_OPTIONS(feeding),
 	SIZE_OPTIONS(sizes),
-	OPT_FLOAT("rtol", 0, "X", rtol,
-              "how far results may be off, of the largest number of a tensor (default: by dtype)"),
-	OPT_FLOAT("atol", 0, "X", atol, "and beside that (default: by dtype)"),
+	OPT_FLOAT("rtol", 0, "X", rtol, "relative tolerance, as a share of the largest element (default: by dtype)"),
+	OPT_FLOAT("atol", 0, "X", atol, "absolute tolerance (default: by dtype)"),
 	OPT_GROUP("model files"),
 	CHECK_OPTION(opening),
 	TRUST_OPTIONS(opening),
+	NO_SANDBOX_OPTION(no_sandbox),
 	OPTION_END,
 };
 
@@ -419,17 +414,17 @@ static const request initial = {.rtol = -1, .atol = -1, .feeding = {.fill = "ran
 
 const command command_trace = {
 	.name = "trace",
-	.summary = "compile what can be compiled of a model file",
+	.summary = "compile the parts of a model file that a back end takes",
 	.description =
-		"Writes the model again, with parts of it compiled. What the back end does not take, or compiles to something "
-		"that differs, runs operator by operator as before: the report says what and why. Every compiled part was "
-		"compared with the model, on inputs from files or made up; with --dynamic also at other sizes that the model "
-		"is proven for. Parts that take longer than the operators one by one are dropped, unless --keep-slower says "
-		"otherwise: for files that will run on another machine.\n\n"
-		"Compilers run in processes of their own, of the Python that CLEAVE_PYTHON names or of the environment of this "
-		"program, which needs Cleave and the back end. What was compiled before comes from a cache.\n\n"
-		"What comes out runs where the file did. `cleave run --allow-compiled` uses machine code in it; programs that "
-		"use parts compiled by OpenVINO find its library by CLEAVE_OPENVINO.",
+		"Writes a copy of the model with parts of it compiled. Whatever the back end does not support, or compiles to "
+		"different results, still runs operator by operator; the report says what and why. Every compiled part is "
+		"compared with the model, on inputs from files or made up, and with --dynamic at other proven sizes too. Parts "
+		"that run slower than their operators are dropped, unless --keep-slower is given, for files that will run on "
+		"another machine.\n\n"
+		"Compilers run in separate processes of the Python named by CLEAVE_PYTHON, or of this program's environment, "
+		"which must have Cleave and the back end. Code that was compiled before comes from a cache.\n\n"
+		"The result runs wherever the file did. `cleave run --allow-compiled` uses the machine code in it; programs "
+		"find OpenVINO's library through CLEAVE_OPENVINO.",
 	.examples = "cleave trace model.clv -o traced.clv --backend openvino --dynamic\n"
 				"cleave trace model.clv -o traced.clv --input x=image.npy --timeout 300 --threshold 90%\n"
 				"# what would be compiled\n"

@@ -1,9 +1,11 @@
 /* `cleave verify`: checks the rules of a plan, and a model file against its digests. */
 #include "cli.h"
+#include "feed.h"
 
 typedef struct request {
 	const char *path;
-	bool json, header_only;
+	const char *engine;
+	bool json, header_only, no_sandbox;
 	opening opening;
 } request;
 
@@ -12,6 +14,7 @@ typedef struct verdict {
 	uint32_t plans;
 	uint64_t nodes;
 	int64_t checked; /* bytes of data; -1: none were looked at */
+	double off;      /* the largest difference between engines; negative: they were not compared */
 } verdict;
 
 static uint64_t count_all_nodes(const model *m)
@@ -48,6 +51,20 @@ static bool check_data(const model *m, int64_t *checked)
 	return st == CLV_OK;
 }
 
+static bool wants_torch(const void *given)
+{
+	return ((const request *)given)->engine != NULL;
+}
+
+static bool compare_native(const request *r, const model *m, double *off)
+{
+	if (!m->artifact) {
+		complain("%s: --engine runs models, of .clv files", m->path);
+		return false;
+	}
+	return compare_engines(m->artifact, m->path, r->no_sandbox, off);
+}
+
 static void print_verdict(const model *m, const verdict *v)
 {
 	char bytes[HUMAN_TEXT];
@@ -61,6 +78,8 @@ static void print_verdict(const model *m, const verdict *v)
 		       clv_artifact_tensor_count(m->artifact), has_code(m->artifact) ? " and compiled segments" : "");
 	else if (m->artifact)
 		printf("; header as written, data not looked at");
+	if (v->off >= 0)
+		printf("; the native engine gives the tape's numbers, off by %.2g at most", v->off);
 	if (clv_artifact_signature_verified(m->artifact))
 		printf("; signed by key %s", clv_artifact_signer(m->artifact));
 	putchar('\n');
@@ -77,6 +96,8 @@ static void print_json(const request *r, const model *m, const verdict *v)
 		put_json_int("inputs", clv_plan_input_count(m->plan));
 		put_json_int("outputs", clv_plan_output_count(m->plan));
 	}
+	if (v->ok && v->off >= 0)
+		put_json_number("off_by", v->off);
 	if (v->ok && m->artifact) {
 		put_json_int("plans", v->plans);
 		put_json_int("tensors", clv_artifact_tensor_count(m->artifact));
@@ -91,10 +112,12 @@ static int run_verify(void *given)
 {
 	const request *r = given;
 	model m = {0};
-	verdict v = {.checked = -1};
+	verdict v = {.checked = -1, .off = -1};
 	v.ok = model_open(r->path, &r->opening, &m); /* opening verifies plans and header */
 	if (v.ok && m.artifact && !r->header_only)
 		v.ok = check_data(&m, &v.checked);
+	if (v.ok && r->engine)
+		v.ok = compare_native(r, &m, &v.off);
 	v.plans = m.own ? 1 : clv_artifact_plan_count(m.artifact);
 	v.nodes = count_all_nodes(&m);
 	if (r->json)
@@ -109,9 +132,12 @@ static const option arguments[] = {MODEL_ARGUMENT, OPTION_END};
 
 static const option options[] = {
 	OPT_FLAG("json", 0, json, "the verdict as a JSON object"),
-	OPT_FLAG("header-only", 0, header_only, "of a .clv file leave out the weights, which are most of it"),
+	OPT_FLAG("header-only", 0, header_only, "skip the weights, which are most of a .clv file"),
+	OPT_WORD("engine", 0, "NAME", engine, "native",
+             "also run the model with this engine on made-up inputs, and compare it with the tape"),
+	NO_SANDBOX_OPTION(no_sandbox),
 	OPT_FILES("key", 0, "FILE", opening.trusted_keys,
-              "a public key (Ed25519, PEM): the file has to be signed by it; may be repeated"),
+              "public key (Ed25519, PEM) that must have signed the file; may be repeated"),
 	ALLOW_OPTION(opening),
 	OPTION_END,
 };
@@ -122,15 +148,19 @@ const command command_verify = {
 	.description =
 		"Reads a plan and checks its rules: everything defined before its use, results, views, in-place "
 		"writes, guards, trees. Says \"ok\", or what is wrong and in which line or node (exit status 1).\n\n"
-		"Of a .clv file all plans are checked, that they and the tensors fit together, and that header and "
-		"data are those that were written, by the digests that were written with them.\n\n"
-		"Digests find damage; whoever changes a file on purpose can write new ones. With --key the file has to "
-		"be signed by that key (`cleave sign`), and not a byte of it may have changed since; that is looked "
-		"at first, before anything in the file is read.",
-	.examples =
-		"cleave verify model.clv\ncleave verify model.clv --key publisher.pub\ncleave verify --json model.plan\n",
+		"For a .clv file it checks all plans, that plans and tensors fit together, and that header and data "
+		"still match the digests stored with them.\n\n"
+		"--engine native runs the plans of a .clv file with the native engine and with libtorch, and compares "
+		"the results; a difference is traced to the first node that makes it. A stranger's file needs "
+		"--no-sandbox for that.\n\n"
+		"Digests find damage, but anyone who changes a file on purpose can write new ones. With --key the "
+		"file must be signed by that key (`cleave sign`) and not a byte may have changed since; this is "
+		"checked first, before anything else in the file is read.",
+	.examples = "cleave verify model.clv\ncleave verify model.clv --key publisher.pub\n"
+				"cleave verify model.clv --engine native\ncleave verify --json model.plan\n",
 	.arguments = arguments,
 	.options = options,
 	REQUEST(request),
 	.run = run_verify,
+	.wants_torch = wants_torch,
 };

@@ -18,8 +18,6 @@ static const colours params_colours = {"#E8F1FB", "#8FB0D8"}; /* has parameters 
 static const colours plain_colours = {"#FFFFFF", "#A3B1C2"};
 static const colours join_colours = {"#FFF4DE", "#D9A441"}; /* an operation where branches meet */
 
-/* ---- vertices ------------------------------------------------------------------------------------------------------- */
-
 static void put_vertex(const drawing *d, uint32_t v, strbuf *b)
 {
 	if (v < d->p->inputs.n)
@@ -100,8 +98,6 @@ static void write_unit(drawing *d, uint32_t i, const uint32_t *edges_in, unsigne
 		end_vertex("suffix", &suffix_colours, "", b);
 }
 
-/* ---- clusters ------------------------------------------------------------------------------------------------------- */
-
 static const char *cluster_line(const drawing *d, const cluster *c)
 {
 	if (!is_cut(d))
@@ -146,8 +142,6 @@ static clv_status write_units(drawing *d, strbuf *b)
 	return CLV_OK;
 }
 
-/* ---- edges ---------------------------------------------------------------------------------------------------------- */
-
 static enum side vertex_side(const drawing *d, uint32_t v)
 {
 	if (v < d->p->inputs.n)
@@ -168,8 +162,6 @@ static void write_edge(const drawing *d, const edge *e, strbuf *b)
 	}
 	strbuf_puts(b, ";\n");
 }
-
-/* ---- the picture ---------------------------------------------------------------------------------------------------- */
 
 #define FONT "fontname=\"Helvetica,Arial,sans-serif\""
 

@@ -3,8 +3,7 @@
  * What is drawn are *vertices*: the inputs of the plan, then its units, then the output. A *unit* is one operation, or
  * neighbouring operations of one module. Units are ranges of the plan's order, so that edges between them never form a
  * circle, and none reaches over the cut. */
-#ifndef EMIT_DOT_H
-#define EMIT_DOT_H
+#pragma once
 
 #include "base/arena.h"
 #include "split/frontier.h"
@@ -93,5 +92,3 @@ typedef struct colours {
 } colours;
 
 extern const colours prefix_colours, suffix_colours, boundary_colours, passthrough_colours;
-
-#endif

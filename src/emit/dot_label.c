@@ -481,7 +481,7 @@ void label_output(const drawing *d, strbuf *b)
 	put_value_line(d, first, count > 1 ? count - 1 : 0, b);
 }
 
-/* On two lines: edges come in at the middle, and pass beside a narrow text. */
+/* On two lines: edges come in at the middle, and miss a narrow text. */
 void label_cluster(const drawing *d, scope_id s, strbuf *b)
 {
 	scope_id parent = d->p->scopes.at[s].parent;

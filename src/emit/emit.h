@@ -7,8 +7,7 @@
  * one node (block.c). Facts that only torch knows (the data of constants, which arguments an operator takes by keyword
  * only) come through source_spec; without it every constant is a buffer for the caller to load, and a helper in the source
  * sorts the arguments when it runs. */
-#ifndef EMIT_EMIT_H
-#define EMIT_EMIT_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/table.h"
@@ -24,13 +23,21 @@ typedef struct source_formal {
 	bool none;        /* its default is None */
 } source_formal;
 
+/* What the forward asked of its inputs, which code that begins with them asks again. */
+typedef struct source_asked {
+	const uint32_t *same; /* per input: the first input that is the same tensor; NULL: it did not ask */
+	const int8_t *grads;  /* per input: whether it required grad; -1: it did not ask; NULL: of none */
+	uint32_t nsame, ngrads;
+} source_asked;
+
 typedef struct source_spec {
 	node_id first, end;
 	const char *class_name;
 	bool del;            /* values are deleted after their last use */
 	bool solve;          /* sizes like 4*B show a symbol too: fewer of them are keywords */
 	bool return_rebinds; /* tensors that module names are re-bound to come after the outputs; else they are assigned */
-	void *ctx;           /* for the two functions; both may be NULL */
+	source_asked asked;
+	void *ctx; /* for the two functions; both may be NULL */
 	/* Python text of a constant ("[1.0, 2.0]"), exact; *done false: it is too large, or has no exact text. */
 	clv_status (*literal)(void *ctx, value_id v, strbuf *b, bool *done);
 	/* Argument i of operator `op` ("aten::add.Tensor"); false: not known. */
@@ -75,6 +82,7 @@ typedef struct stages_spec {
 	uint32_t nnot_saved;
 	const block_call *calls; /* of the cleave::python nodes, in order; only those of modules are looked at */
 	uint32_t ncalls;
+	source_asked asked;
 	bool del; /* values are deleted after their last use */
 	/* What train() and eval() do: the plan of the model in its other mode (in ctx of `same`: which data they share), or
 	   why there is none, and the file refuses that mode. Neither: layers switch, all else is as it was captured. */
@@ -244,5 +252,3 @@ typedef struct value_list {
 	VEC(value_id) at;
 } value_list;
 clv_status output_values(const plan *p, value_list *out);
-
-#endif

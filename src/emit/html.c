@@ -7,8 +7,6 @@
 #include "base/options.h"
 #include "pipe/partition_object.h"
 
-/* ---- options ----------------------------------------------------------------------------------------------------- */
-
 static clv_status check_speed(double *v, double otherwise, const char *name)
 {
 	if (!isfinite(*v) || *v < 0)
@@ -81,8 +79,6 @@ clv_status html_spec_read(const plan *p, const clv_html_options *options, html_s
 	out->lower_bound_us = o.partition->score.lower_bound_us;
 	return CLV_OK;
 }
-
-/* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 /* Text between tags. Anybody may have chosen it: nothing in it is a tag, and it is valid UTF-8. */
 static void put_html_text(const char *s, strbuf *b)

@@ -3,8 +3,7 @@
  *
  * JSON holds facts of the plan and numbers that C has counted. What is only for the eye (which boxes there are, where
  * they stand, what a curve looks like) is made by the page. */
-#ifndef EMIT_HTML_H
-#define EMIT_HTML_H
+#pragma once
 
 #include "pipe/pipe.h"
 #include "split/frontier.h"
@@ -42,5 +41,3 @@ extern const size_t report_head_size, report_middle_size, report_tail_size;
 /* Columns are arrays, one element per node, value or frontier: 100,000 nodes are then parsed in a moment.
    docs/report.md says what each holds. `o` is checked. */
 clv_status html_data(const clv_frontiers *f, const html_spec *o, strbuf *b);
-
-#endif

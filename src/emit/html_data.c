@@ -1,7 +1,7 @@
 /* Writes a plan and its frontiers as JSON for the report: columns of numbers, and a table of strings they refer to. */
-#include <math.h>
 #include <string.h>
 
+#include "base/member.h"
 #include "base/options.h"
 #include "emit/html.h"
 #include "plan/flops.h"
@@ -19,44 +19,16 @@ typedef struct data {
 	strbuf strings; /* the table, written at the end */
 } data;
 
-/* ---- JSON -------------------------------------------------------------------------------------------------------- */
-
 static void put_page_key(data *d, const char *key)
 {
-	strbuf_printf(d->b, ",\n\"%s\":", key);
-}
-
-static void put_json_text(data *d, const char *s)
-{
-	if (s)
-		strbuf_json(d->b, s, strlen(s));
-	else
-		strbuf_puts(d->b, "null");
-}
-
-static void put_number(data *d, double v)
-{
-	if (!isfinite(v))
-		strbuf_puts(d->b, "null");
-	else if (v == rint(v) && fabs(v) < 1e15)
-		strbuf_int(d->b, (int64_t)v);
-	else
-		strbuf_double(d->b, v);
-}
-
-/* Sums that are too large for 63 bits are counted as INT64_MAX. */
-static void put_amount(data *d, int64_t n)
-{
-	if (n == INT64_MAX)
-		strbuf_puts(d->b, "null");
-	else
-		strbuf_int(d->b, n);
+	member_line(d->b, 0);
+	member_key(d->b, key);
 }
 
 /* NONE is -1. */
 static void put_id(data *d, uint32_t id)
 {
-	strbuf_int(d->b, id == NONE ? -1 : (int64_t)id);
+	member_int(d->b, NULL, id == NONE ? -1 : (int64_t)id);
 }
 
 /* A string of the plan, as its number in the page's table. */
@@ -64,7 +36,7 @@ static void put_string(data *d, str_id id)
 {
 	if (id != NONE && d->string[id] == NONE) {
 		const str *s = &d->p->strs.at[id];
-		strbuf_puts(&d->strings, d->nstrings ? "," : "");
+		member_key(&d->strings, NULL);
 		strbuf_json(&d->strings, s->s, s->n);
 		d->string[id] = d->nstrings++;
 	}
@@ -76,33 +48,29 @@ static void put_string(data *d, str_id id)
 	do {                                                                                                               \
 		put_page_key(d, key);                                                                                          \
 		strbuf_putc(d->b, '[');                                                                                        \
-		for (uint32_t i = 0; i < (n); i++) {                                                                           \
-			strbuf_puts(d->b, i ? "," : "");                                                                           \
+		for (uint32_t i = 0; i < (n); i++)                                                                             \
 			put;                                                                                                       \
-		}                                                                                                              \
 		strbuf_putc(d->b, ']');                                                                                        \
 	} while (0)
-
-/* ---- head, symbols, expressions, modules ------------------------------------------------------------------------- */
 
 static void put_head(data *d)
 {
 	const plan *p = d->p;
 	strbuf_puts(d->b, "{\"format\":1");
 	put_page_key(d, "version");
-	put_json_text(d, CLV_VERSION);
+	member_text(d->b, NULL, CLV_VERSION);
 	put_page_key(d, "title");
-	put_json_text(d, d->o->title);
+	member_text(d->b, NULL, d->o->title);
 	put_page_key(d, "model");
 	put_string(d, p->model);
 	put_page_key(d, "training");
-	strbuf_puts(d->b, p->training ? "true" : "false");
+	member_bool(d->b, NULL, p->training);
 	put_page_key(d, "bandwidth");
-	put_number(d, d->o->bandwidth_bytes_per_s);
+	member_number(d->b, NULL, d->o->bandwidth_bytes_per_s);
 	put_page_key(d, "prefixSpeed");
-	put_number(d, d->o->prefix_flops_per_s);
+	member_number(d->b, NULL, d->o->prefix_flops_per_s);
 	put_page_key(d, "suffixSpeed");
-	put_number(d, d->o->suffix_flops_per_s);
+	member_number(d->b, NULL, d->o->suffix_flops_per_s);
 	put_page_key(d, "chosen");
 	put_id(d, d->o->frontier);
 }
@@ -111,7 +79,7 @@ static void put_head(data *d)
 static void symbol_row(data *d, uint32_t i)
 {
 	const symbol *s = &d->p->symbols.at[i];
-	strbuf_puts(d->b, "[");
+	member_open(d->b, NULL, '[');
 	put_string(d, s->name);
 	strbuf_printf(d->b, ",%lld,%lld,%u,%lld]", (long long)s->lo, (long long)s->hi, s->data, (long long)d->f->syms[i]);
 }
@@ -120,6 +88,7 @@ static void symbol_row(data *d, uint32_t i)
 static void expr_row(data *d, uint32_t i)
 {
 	const expr *e = &d->p->exprs.at[i];
+	member_key(d->b, NULL);
 	if (e->op == EXPR_CONST || e->op == EXPR_SYM)
 		strbuf_printf(d->b, "[%d,%lld]", (int)e->op, (long long)e->k);
 	else
@@ -131,20 +100,26 @@ static void put_frame(data *d)
 	const plan *p = d->p;
 	PUT_COLUMN("symbols", p->symbols.n, symbol_row(d, i));
 	PUT_COLUMN("exprs", p->exprs.n, expr_row(d, i));
-	PUT_COLUMN("dims", p->dims.n, strbuf_int(d->b, p->dims.at[i]));
+	PUT_COLUMN("dims", p->dims.n, member_int(d->b, NULL, p->dims.at[i]));
 	PUT_COLUMN("scopeParent", p->scopes.n, put_id(d, p->scopes.at[i].parent));
 	PUT_COLUMN("scopePath", p->scopes.n, put_string(d, p->scopes.at[i].path));
 	PUT_COLUMN("scopeClass", p->scopes.n, put_string(d, p->scopes.at[i].cls));
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------ */
+static void dtype_row(data *d, uint32_t i)
+{
+	member_open(d->b, NULL, '[');
+	member_text(d->b, NULL, dtype_name((dtype)i));
+	member_int(d->b, NULL, dtype_bits((dtype)i));
+	strbuf_putc(d->b, ']');
+}
 
 static void put_values(data *d)
 {
 	const plan *p = d->p;
 	const value *x = p->values.at;
 	uint32_t n = p->values.n;
-	PUT_COLUMN("dtypes", DT_COUNT, strbuf_printf(d->b, "[\"%s\",%u]", dtype_name((dtype)i), dtype_bits((dtype)i)));
+	PUT_COLUMN("dtypes", DT_COUNT, dtype_row(d, i));
 	PUT_COLUMN("valueKind", n, put_id(d, x[i].kind));
 	PUT_COLUMN("valueType", n, put_id(d, x[i].type));
 	PUT_COLUMN("valueDtype", n, put_id(d, x[i].dtype));
@@ -159,8 +134,6 @@ static void put_values(data *d)
 	PUT_COLUMN("valueDevice", n, put_string(d, x[i].type == TYPE_TENSOR ? x[i].device : NONE));
 }
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------- */
-
 enum { FLAG_NOGRAD = 8, FLAG_INFERENCE = 16, FLAG_AUTOCAST = 32 }; /* in addition to node_flags */
 
 static void put_node_flags(data *d, uint32_t i)
@@ -170,52 +143,41 @@ static void put_node_flags(data *d, uint32_t i)
 	flags |= c->nograd ? FLAG_NOGRAD : 0;
 	flags |= c->inference ? FLAG_INFERENCE : 0;
 	flags |= c->nautocast ? FLAG_AUTOCAST : 0;
-	strbuf_int(d->b, flags);
+	member_int(d->b, NULL, flags);
 }
 
 /* factor, value (-1: the results), slice of dims: node_work of flops.h */
 static void put_node_work(data *d, uint32_t i)
 {
 	work_product w = node_work(d->p, i);
-	strbuf_putc(d->b, '[');
-	put_number(d, w.factor);
-	strbuf_putc(d->b, ',');
+	member_open(d->b, NULL, '[');
+	member_number(d->b, NULL, w.factor);
 	put_id(d, w.of);
 	strbuf_printf(d->b, ",%u,%u]", w.first, w.n);
 }
 
-typedef struct list {
-	data *d;
-	bool more;
-} list;
-
 static void put_member(void *ctx, value_id v)
 {
-	list *l = ctx;
-	strbuf_puts(l->d->b, l->more ? "," : "");
-	strbuf_int(l->d->b, v);
-	l->more = true;
+	member_int(((data *)ctx)->b, NULL, v);
 }
 
 static void put_node_values(data *d, node_id n, void (*each)(const plan *, node_id, value_fn, void *))
 {
-	list l = {d, false};
-	strbuf_putc(d->b, '[');
-	each(d->p, n, put_member, &l);
+	member_open(d->b, NULL, '[');
+	each(d->p, n, put_member, d);
 	strbuf_putc(d->b, ']');
 }
 
 static void put_node_writes(data *d, uint32_t i)
 {
 	const node *n = &d->p->nodes.at[i];
-	list l = {d, false};
 	if (!n->nwrites) {
-		strbuf_putc(d->b, '0');
+		member_int(d->b, NULL, 0);
 		return;
 	}
-	strbuf_putc(d->b, '[');
+	member_open(d->b, NULL, '[');
 	for (uint32_t w = 0; w < n->nwrites; w++)
-		put_member(&l, d->p->ids.at[n->writes + w]);
+		put_member(d, d->p->ids.at[n->writes + w]);
 	strbuf_putc(d->b, ']');
 }
 
@@ -223,6 +185,7 @@ static void put_node_line(data *d, uint32_t i)
 {
 	strbuf line = STRBUF_INIT;
 	node_print(d->p, i, &line);
+	member_key(d->b, NULL);
 	strbuf_json(d->b, line.at, line.n);
 	d->b->failed |= line.failed;
 	strbuf_free(&line);
@@ -232,7 +195,7 @@ static void put_node_columns(data *d)
 {
 	const node *x = d->p->nodes.at;
 	uint32_t n = d->p->nodes.n;
-	PUT_COLUMN("nodeName", n, put_json_text(d, node_name(d->f->names, i)));
+	PUT_COLUMN("nodeName", n, member_text(d->b, NULL, node_name(d->f->names, i)));
 	PUT_COLUMN("nodeOp", n, put_string(d, x[i].op));
 	PUT_COLUMN("nodeScope", n, put_id(d, x[i].scope));
 	PUT_COLUMN("nodeAt", n, put_string(d, x[i].at));
@@ -244,28 +207,30 @@ static void put_node_columns(data *d)
 	PUT_COLUMN("nodeLine", n <= LINES_MAX ? n : 0, put_node_line(d, i));
 }
 
-/* ---- what goes in and out ---------------------------------------------------------------------------------------- */
-
 static void put_outputs(data *d)
 {
-	list l = {d, false};
 	put_page_key(d, "outputs");
 	strbuf_putc(d->b, '[');
 	for (uint32_t i = 0; i < d->p->out_tree.n; i++)
 		if (d->p->out_tree.at[i].kind == TREE_VALUE)
-			put_member(&l, d->p->out_tree.at[i].u.v);
+			put_member(d, d->p->out_tree.at[i].u.v);
+	strbuf_putc(d->b, ']');
+}
+
+static void rebind_row(data *d, uint32_t i)
+{
+	member_open(d->b, NULL, '[');
+	put_member(d, d->p->rebinds.at[i].target);
+	put_member(d, d->p->rebinds.at[i].value);
 	strbuf_putc(d->b, ']');
 }
 
 static void put_ends(data *d)
 {
-	const rebind *r = d->p->rebinds.at;
-	PUT_COLUMN("inputs", d->p->inputs.n, strbuf_int(d->b, d->p->inputs.at[i]));
+	PUT_COLUMN("inputs", d->p->inputs.n, put_member(d, d->p->inputs.at[i]));
 	put_outputs(d);
-	PUT_COLUMN("rebinds", d->p->rebinds.n, strbuf_printf(d->b, "[%u,%u]", r[i].target, r[i].value));
+	PUT_COLUMN("rebinds", d->p->rebinds.n, rebind_row(d, i));
 }
-
-/* ---- frontiers --------------------------------------------------------------------------------------------------- */
 
 /* Where the same text comes again and again, one copy with the positions at which it starts: [0, "…", 17, null, 20, "…"] */
 typedef struct run {
@@ -279,8 +244,8 @@ static clv_status put_run(void *ctx, uint32_t i, const char *text)
 	run *r = ctx;
 	if (r->started && r->null == !text && (!text || !strcmp(r->last.at, text)))
 		return CLV_OK;
-	strbuf_printf(r->d->b, "%s%u,", r->started ? "," : "", i);
-	put_json_text(r->d, text);
+	member_int(r->d->b, NULL, i);
+	member_text(r->d->b, NULL, text);
 	r->started = true;
 	r->null = !text;
 	r->last.n = 0;
@@ -311,29 +276,27 @@ static clv_status put_frontiers(data *d)
 {
 	const frontier *c = d->f->at;
 	uint32_t n = d->f->n;
-	PUT_COLUMN("bytes", n, put_amount(d, c[i].bytes));
+	PUT_COLUMN("bytes", n, member_amount(d->b, NULL, c[i].bytes));
 	PUT_COLUMN("tensors", n, put_id(d, c[i].tensors));
 	PUT_COLUMN("passthrough", n, put_id(d, c[i].passthrough));
-	PUT_COLUMN("cost", n, put_number(d, c[i].cost));
-	PUT_COLUMN("prefixFlops", n, put_number(d, c[i].flops[PREFIX]));
-	PUT_COLUMN("suffixFlops", n, put_number(d, c[i].flops[SUFFIX]));
-	PUT_COLUMN("prefixParams", n, put_amount(d, c[i].params[PREFIX]));
-	PUT_COLUMN("suffixParams", n, put_amount(d, c[i].params[SUFFIX]));
-	PUT_COLUMN("prefixParamBytes", n, put_amount(d, c[i].param_bytes[PREFIX]));
-	PUT_COLUMN("suffixParamBytes", n, put_amount(d, c[i].param_bytes[SUFFIX]));
-	PUT_COLUMN("prefixMemory", n, put_amount(d, c[i].memory[PREFIX]));
-	PUT_COLUMN("suffixMemory", n, put_amount(d, c[i].memory[SUFFIX]));
+	PUT_COLUMN("cost", n, member_number(d->b, NULL, c[i].cost));
+	PUT_COLUMN("prefixFlops", n, member_number(d->b, NULL, c[i].flops[PREFIX]));
+	PUT_COLUMN("suffixFlops", n, member_number(d->b, NULL, c[i].flops[SUFFIX]));
+	PUT_COLUMN("prefixParams", n, member_amount(d->b, NULL, c[i].params[PREFIX]));
+	PUT_COLUMN("suffixParams", n, member_amount(d->b, NULL, c[i].params[SUFFIX]));
+	PUT_COLUMN("prefixParamBytes", n, member_amount(d->b, NULL, c[i].param_bytes[PREFIX]));
+	PUT_COLUMN("suffixParamBytes", n, member_amount(d->b, NULL, c[i].param_bytes[SUFFIX]));
+	PUT_COLUMN("prefixMemory", n, member_amount(d->b, NULL, c[i].memory[PREFIX]));
+	PUT_COLUMN("suffixMemory", n, member_amount(d->b, NULL, c[i].memory[SUFFIX]));
 	PUT_COLUMN("trainable", n, put_id(d, c[i].trainable));
 	TRY(put_runs(d, "unsafe", false));
 	return d->p->symbols.n ? put_runs(d, "formulas", true) : CLV_OK; /* else the formula is the number */
 }
 
-/* ---- stages and segments ----------------------------------------------------------------------------------------- */
-
 static void stage_cost(data *d, uint32_t i)
 {
 	const stage_score *s = &d->o->stages[i];
-	put_number(d, s->fwd_us + s->bwd_us + s->comm_us);
+	member_number(d->b, NULL, s->fwd_us + s->bwd_us + s->comm_us);
 }
 
 static void stage_fact(data *d, uint32_t i)
@@ -342,15 +305,12 @@ static void stage_fact(data *d, uint32_t i)
 	const double times[] = {s->fwd_us, s->bwd_us, s->comm_us};
 	const int64_t bytes[] = {s->in_bytes,    s->out_bytes,    s->relayed_bytes,
 	                         s->param_bytes, s->memory_bytes, s->in_flight};
-	strbuf_printf(d->b, "[%u", s->device);
-	for (size_t k = 0; k < sizeof times / sizeof *times; k++) {
-		strbuf_putc(d->b, ',');
-		put_number(d, times[k]);
-	}
-	for (size_t k = 0; k < sizeof bytes / sizeof *bytes; k++) {
-		strbuf_putc(d->b, ',');
-		put_amount(d, bytes[k]);
-	}
+	member_open(d->b, NULL, '[');
+	member_int(d->b, NULL, s->device);
+	for (size_t k = 0; k < sizeof times / sizeof *times; k++)
+		member_number(d->b, NULL, times[k]);
+	for (size_t k = 0; k < sizeof bytes / sizeof *bytes; k++)
+		member_amount(d->b, NULL, bytes[k]);
 	strbuf_putc(d->b, ']');
 }
 
@@ -358,8 +318,9 @@ static void stage_fact(data *d, uint32_t i)
 static void segment_row(data *d, uint32_t i)
 {
 	bool compiled = !d->o->segment_compiled || d->o->segment_compiled[i];
-	strbuf_printf(d->b, "[%d,", compiled);
-	put_json_text(d, d->o->segment_reason ? d->o->segment_reason[i] : NULL);
+	member_open(d->b, NULL, '[');
+	member_int(d->b, NULL, compiled);
+	member_text(d->b, NULL, d->o->segment_reason ? d->o->segment_reason[i] : NULL);
 	strbuf_putc(d->b, ']');
 }
 
@@ -367,15 +328,15 @@ static void put_groups(data *d)
 {
 	const html_spec *o = d->o;
 	put_page_key(d, "stages");
-	strbuf_int(d->b, o->nstages);
-	PUT_COLUMN("stageOf", o->nstages ? d->p->nodes.n : 0, strbuf_int(d->b, o->stage_of_node[i]));
+	member_int(d->b, NULL, o->nstages);
+	PUT_COLUMN("stageOf", o->nstages ? d->p->nodes.n : 0, member_int(d->b, NULL, o->stage_of_node[i]));
 	PUT_COLUMN("stageCost", o->stages ? o->nstages : 0, stage_cost(d, i));
 	PUT_COLUMN("stageFacts", o->stages ? o->nstages : 0, stage_fact(d, i));
-	PUT_COLUMN("devices", o->ndevices, put_json_text(d, o->device_names[i]));
+	PUT_COLUMN("devices", o->ndevices, member_text(d->b, NULL, o->device_names[i]));
 	put_page_key(d, "lowerBound");
-	put_number(d, o->lower_bound_us);
+	member_number(d->b, NULL, o->lower_bound_us);
 	PUT_COLUMN("segments", o->nsegments, segment_row(d, i));
-	PUT_COLUMN("segmentOf", o->nsegments ? d->p->nodes.n : 0, strbuf_int(d->b, o->segment_of_node[i]));
+	PUT_COLUMN("segmentOf", o->nsegments ? d->p->nodes.n : 0, member_int(d->b, NULL, o->segment_of_node[i]));
 }
 
 static clv_status put_page_data(data *d)

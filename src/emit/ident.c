@@ -103,8 +103,7 @@ static clv_status take_name(idents *t, size_t start, bool *taken)
 {
 	size_t n = t->text.n - start;
 	strbuf_putc(&t->text, '\0');
-	if (t->text.failed)
-		return fail_nomem();
+	TRY_MEM(!t->text.failed);
 	const char *s = t->text.at + start;
 	uint32_t hash = hash_bytes(s, n, (uintptr_t)t);
 	*taken = table_find(&t->by_text, hash, same_name, &(key){t, s, n}) != TABLE_NONE;
@@ -170,13 +169,6 @@ static bool has_many(const plan *p, const node *n)
 	return n->nresults > 1 || (n->nresults == 1 && p->args.at[n->results].kind == ARG_LIST);
 }
 
-/* A module that is called as a whole names what it gives. */
-static const char *scope_path(const plan *p, node_id n)
-{
-	scope_id s = p->nodes.at[n].scope;
-	return s == NONE ? "" : plan_s(p, p->scopes.at[s].path);
-}
-
 static clv_status name_all(idents *t, const node_names *names)
 {
 	const plan *p = t->p;
@@ -189,7 +181,8 @@ static clv_status name_all(idents *t, const node_names *names)
 			TRY(add_name(t, name, i, &t->of_value[v]));
 	}
 	for (node_id n = 0; n < p->nodes.n; n++) {
-		const char *name = block_is(p, n) ? scope_path(p, n) : node_name(names, n);
+		/* A module that is called as a whole gives its name to its result. */
+		const char *name = block_is(p, n) ? module_path(p, n) : node_name(names, n);
 		naming k = {t, name, has_many(p, &p->nodes.at[n]), 0, CLV_OK};
 		node_each_result(p, n, name_result, &k);
 		TRY(k.st);

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "emit/emit.h"
+#include "plan/ops.h"
 
 typedef struct rule {
 	const char *cls;
@@ -519,7 +520,7 @@ static uint32_t uses_of(const writer *w, value_id v)
 	return c.uses;
 }
 
-/* num_batches_tracked += 1, which a batch norm that trains does first; NONE: there is none, or it does more. */
+/* STATISTICS_COUNTER += 1, which a batch norm that trains does first; NONE: there is none, or it does more. */
 static node_id find_count(const fit *f, node_id n)
 {
 	const plan *p = f->w->p;
@@ -531,8 +532,8 @@ static node_id find_count(const fit *f, node_id n)
 			return NONE;
 		const arg *a = &p->args.at[x->args];
 		bool own = a[0].kind == ARG_VALUE && p->values.at[a[0].u.v].kind == VALUE_BUFFER &&
-		           is_own(f, a[0].u.v, "num_batches_tracked", 19) && arg_reads(f->w, &a[1], "1", 1) &&
-		           (x->nargs < 3 || arg_reads(f->w, &a[2], "1", 1));
+		           is_own(f, a[0].u.v, STATISTICS_COUNTER, strlen(STATISTICS_COUNTER)) &&
+		           arg_reads(f->w, &a[1], "1", 1) && (x->nargs < 3 || arg_reads(f->w, &a[2], "1", 1));
 		const arg *r = x->nresults ? &p->args.at[x->results] : NULL;
 		if (!own || (r && r->kind == ARG_VALUE && is_used(f->w, r->u.v)))
 			return NONE;
@@ -752,7 +753,7 @@ static bool is_leaf(const plan *p, const char *path, const layers *all, uint32_t
 		const value *x = &p->values.at[v];
 		bool module = x->kind == VALUE_PARAM || x->kind == VALUE_BUFFER || x->kind == VALUE_ATTR;
 		const char *rest = module ? path_inside(plan_s(p, x->name), path) : NULL;
-		if (!rest || !strcmp(rest, "num_batches_tracked"))
+		if (!rest || !strcmp(rest, STATISTICS_COUNTER))
 			continue;
 		bool own = false;
 		for (uint32_t i = first; i < all->slots.n; i++)
@@ -771,7 +772,7 @@ static clv_status take_slots(const fit *f, layers *all, node_id count)
 	if (count == NONE)
 		return CLV_OK;
 	const plan *p = f->w->p;
-	return layer_slot_add(all, p->args.at[p->nodes.at[count].args].u.v, "num_batches_tracked", 19);
+	return layer_slot_add(all, p->args.at[p->nodes.at[count].args].u.v, STATISTICS_COUNTER, strlen(STATISTICS_COUNTER));
 }
 
 /* Text of the constructor, slots and hidden nodes of the call at n. */

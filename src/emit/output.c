@@ -28,8 +28,6 @@ void write_output_name(const writer *w, value_id v, strbuf *b)
 		strbuf_printf(b, "tensor_%u", v);
 }
 
-/* ---- the tree ---------------------------------------------------------------------------------------------------- */
-
 typedef struct packing {
 	writer *w;
 	uint32_t at; /* next entry of the tree */
@@ -87,8 +85,6 @@ static void put_tree(packing *k)
 	else
 		strbuf_puts(k->b, t->kind == TREE_LIST ? "]" : t->kind == TREE_DICT ? "}" : "})");
 }
-
-/* ---- the function ------------------------------------------------------------------------------------------------ */
 
 static const tree *find_opaque(const plan *p)
 {

@@ -619,8 +619,62 @@ static clv_status write_return(writer *w, strbuf *b)
 	return st;
 }
 
+/* ---- what the forward asked of its inputs ------------------------------------------------------------------------ */
+
+static void put_refusal(writer *w, strbuf *test, const char *what, strbuf *b)
+{
+	strbuf line = STRBUF_INIT;
+	w->guard = true;
+	layout_line(b, BODY, test);
+	strbuf_puts(&line, "raise GuardError(\"");
+	strbuf_puts(&line, what);
+	strbuf_puts(&line, ", and the forward may ask: it was captured otherwise\")");
+	layout_line(b, BODY + INDENT, &line);
+}
+
+static const char *input_ident(const writer *w, uint32_t i)
+{
+	return ident_value(&w->ids, w->p->inputs.at[i]);
+}
+
+static void write_asked_same(writer *w, const source_asked *a, uint32_t i, strbuf *b)
+{
+	strbuf apart = STRBUF_INIT;
+	uint32_t n = 0;
+	for (uint32_t k = 0; k < i && a->same[i] == i; k++)
+		if (a->same[k] == k)
+			strbuf_printf(&apart, "%s%s is %s", n++ ? " or " : "if ", input_ident(w, i), input_ident(w, k));
+	if (n) {
+		strbuf_putc(&apart, ':');
+		put_refusal(w, &apart, "two inputs are one tensor", b);
+		return;
+	}
+	strbuf_free(&apart);
+	if (a->same[i] >= i)
+		return;
+	strbuf test = STRBUF_INIT;
+	strbuf_printf(&test, "if %s is not %s:", input_ident(w, i), input_ident(w, a->same[i]));
+	put_refusal(w, &test, "two inputs are two tensors", b);
+}
+
+static void write_asked(writer *w, strbuf *b)
+{
+	const source_asked *a = &w->s->asked;
+	uint32_t n = w->s->first == 0 ? w->p->inputs.n : 0;
+	for (uint32_t i = 0; i < n && i < a->nsame; i++)
+		write_asked_same(w, a, i, b);
+	for (uint32_t i = 0; i < n && i < a->ngrads; i++) {
+		strbuf test = STRBUF_INIT;
+		if (a->grads[i] < 0)
+			continue;
+		strbuf_printf(&test, "if %s%s.requires_grad:", a->grads[i] ? "not " : "", input_ident(w, i));
+		put_refusal(w, &test, a->grads[i] ? "an input does not require grad" : "an input requires grad", b);
+	}
+}
+
 clv_status write_body(writer *w)
 {
+	write_asked(w, &w->body);
 	TRY(write_copies(w, &w->body));
 	TRY(write_nodes(w));
 	TRY(write_return(w, &w->body));
@@ -793,11 +847,9 @@ static clv_status find_keywords(writer *w, source_keywords *k)
 	TRY(writer_init(w));
 	TRY(write_body(w));
 	k->names = mem_alloc((p->symbols.n + 1) * sizeof *k->names);
-	if (!k->names)
-		return fail_nomem();
+	TRY_MEM(k->names);
 	strbuf_add(&k->text, w->ids.text.at, w->ids.text.n);
-	if (k->text.failed)
-		return fail_nomem();
+	TRY_MEM(!k->text.failed);
 	for (symbol_id i = 0; i < p->symbols.n; i++)
 		if (w->symbol_used[i] && !symbol_shown(w, i, &input, &dim))
 			k->names[i] = k->text.at + (ident_symbol(&w->ids, i) - w->ids.text.at);

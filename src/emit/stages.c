@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "emit/emit.h"
+#include "plan/ops.h"
 #include "split/frontier.h"
 
 typedef struct file {
@@ -266,6 +267,7 @@ static clv_status open_stage(file *f, uint32_t i)
 	f->views[i] = (source_spec){.first = i ? s->ends[i - 1] : 0,
 	                            .end = s->ends[i],
 	                            .del = s->del,
+	                            .asked = s->asked,
 	                            .ctx = s->ctx,
 	                            .literal = s->literal,
 	                            .formal = s->formal};
@@ -292,8 +294,7 @@ static clv_status open_stages(file *f)
 	f->states = arena_array(&f->arena, n, sizeof *f->states);
 	f->pack_sizes = arena_alloc(&f->arena, f->p->symbols.n);
 	f->sizes = arena_array(&f->arena, f->p->symbols.n, sizeof *f->sizes);
-	if (f->arena.failed || f->device_name.failed)
-		return fail_nomem();
+	TRY_MEM(!f->arena.failed && !f->device_name.failed);
 	TRY(read_stage_sizes(f->p, f->spec, f->sizes));
 	for (uint32_t i = 0; i < n; i++)
 		TRY(open_stage(f, i));
@@ -567,7 +568,7 @@ static void write_load(const file *f, strbuf *b)
 	               "        own.update(stage.named_buffers(remove_duplicate=False))\n");
 	strbuf_printf(b, "        for name in %s:\n", given ? "[*stage.state_dict(), *stage.GIVEN]" : "stage.state_dict()");
 	strbuf_puts(b, "            if name not in state:\n"
-	               "                if name.endswith(\"num_batches_tracked\"):\n"
+	               "                if name.endswith(\"" STATISTICS_COUNTER "\"):\n"
 	               "                    continue  # old files lack it\n"
 	               "                raise KeyError(f\"the state has no {name}");
 	strbuf_puts(b, given ? "; see GIVEN\")\n" : "\")\n");
@@ -679,8 +680,7 @@ static clv_status write_file(file *f, strbuf *b)
 	TRY(write_stages(f));
 	TRY(write_config(f->w, &f->config));
 	TRY(write_pack(&f->w[f->spec->nstages - 1], f->pack_sizes, &f->object, &f->whole, &f->pack));
-	if (f->classes.failed || f->config.failed || f->pack.failed)
-		return fail_nomem();
+	TRY_MEM(!f->classes.failed && !f->config.failed && !f->pack.failed);
 	write_top(f, b);
 	strbuf_move(b, &f->classes);
 	strbuf_move(b, &f->config);

@@ -22,8 +22,6 @@ struct apart {
 	_Atomic(extent *) known; /* of the external tensors, which are apart from each other; NULL: not known */
 };
 
-/* ---- making ------------------------------------------------------------------------------------------------------- */
-
 static clv_status watch_value(apart *a, const clv_program *g, value_id v, const bool *written, bool *any)
 {
 	const value *x = &g->p->values.at[v];
@@ -65,8 +63,7 @@ clv_status apart_new(const clv_program *g, apart **out)
 {
 	bool any = false;
 	apart *a = mem_alloc(sizeof *a);
-	if (!a)
-		return fail_nomem();
+	TRY_MEM(a);
 	clv_status st = apart_fill(a, g, &any);
 	*out = st == CLV_OK && any ? a : NULL;
 	if (!*out)
@@ -82,8 +79,6 @@ void apart_free(apart *a)
 	mem_free(atomic_load(&a->known));
 	mem_free(a);
 }
-
-/* ---- comparing ---------------------------------------------------------------------------------------------------- */
 
 static bool overlap(extent a, extent b)
 {

@@ -4,8 +4,7 @@
  * pass others: an input that lies on a buffer, a buffer that was tied to another one since. That matters if the program
  * writes one of them, because passes and compilers move reads of the others across the write; so before each such run the
  * memory of written tensors is compared with that of all others. A program that writes none of them compares nothing. */
-#ifndef EXEC_APART_H
-#define EXEC_APART_H
+#pragma once
 
 #include "exec/program.h"
 
@@ -21,5 +20,3 @@ clv_status apart_new(const clv_program *g, apart **out); /* *out: NULL where not
 void apart_free(apart *a);
 /* What is written is apart from all others in this run. False: *found says what is not. Any number of threads. */
 bool apart_holds(apart *a, const clv_program *g, const run_spec *r, clash *found);
-
-#endif

@@ -1,10 +1,9 @@
-/* Back ends: what compiles segments and runs what was compiled. One small table of functions each; the tables are in
- * inductor.c, openvino.c, and those that others add in backends.c.
+/* Back ends: compile segments and run the result. One small table of functions each; the tables are in
+ * inductor.c, openvino.c, native_backend.c, and those that others add in backends.c.
  *
  * A back end runs on tensors of the CPU or of the device that the segment is on. Its code is loaded once, and run by many
  * threads at a time. */
-#ifndef EXEC_BACKEND_H
-#define EXEC_BACKEND_H
+#pragma once
 
 #include "bridge/bridge.h"
 #include "segment/compile.h"
@@ -23,11 +22,12 @@ typedef struct code_spec {
 typedef struct code_run {
 	br_tensor *const *inputs; /* borrowed */
 	uint32_t ninputs, noutputs;
-	const tensor_form *wanted; /* per output: dtype and sizes (strides NULL) */
+	const struct segment_call *of; /* the segment's run: for code that reads the tensors of the model as they are now */
+	const tensor_form *wanted;     /* per output: dtype and sizes (strides NULL) */
 	br_tensor **outputs;
 } code_run;
 
-/* Whether a failure says something about the code. Want of memory, and someone who wants to stop, do not. */
+/* Whether a failure is about the code: not when memory ran out or the user stopped it. */
 static inline bool fault_of_code(clv_status st)
 {
 	return st != CLV_OK && st != CLV_E_NOMEM && st != CLV_E_CANCELLED;
@@ -35,13 +35,16 @@ static inline bool fault_of_code(clv_status st)
 
 typedef struct backend {
 	const char *name;
+	/* It was made for a live model: reads its tensors in every run, as they are then, and takes inputs in any layout. Such code is
+	   made by whoever made the back end: what follows but run and unload is NULL. */
+	bool live;
 	void *ctx; /* first argument of every function */
 	clv_status (*support)(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a);
 	/* Checks compiler_args; CLV_E_INVALID names the one that is not known. */
 	clv_status (*check_args)(void *ctx, const char *const *args, uint32_t n);
 	/* In this process; NULL: `python -m cleave.compilers.<name> FOLDER` is started. */
 	clv_status (*compile)(void *ctx, const char *dir, compiled *out);
-	/* Version of the compiler that is here and what results depend on beside it, as one text; "": unknown. CLV_E_NOT_FOUND:
+	/* Version of the compiler, and everything else that results depend on, as one text; "": unknown. CLV_E_NOT_FOUND:
 	   it is not installed, with the command that installs it. */
 	clv_status (*version)(void *ctx, strbuf *out);
 	/* Whether compiled parts can run here; *reason: why not (in `a`), NULL: they can. */
@@ -58,6 +61,4 @@ clv_status backend_find(const char *name, const backend **out); /* CLV_E_NOT_FOU
 clv_status backend_add(const backend *b);
 const backend *backend_at(uint32_t i); /* built-in ones first; NULL ends */
 
-extern const backend backend_inductor, backend_openvino;
-
-#endif
+extern const backend backend_inductor, backend_openvino, backend_native;

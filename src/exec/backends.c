@@ -1,11 +1,11 @@
-/* The back ends that are here: two built in, and those that were added. */
+/* The registry of back ends: three are built in, callers add others. */
 #include "exec/backend.h"
 
 #include <ctype.h>
 #include <pthread.h>
 #include <string.h>
 
-static const backend *const built_in[] = {&backend_inductor, &backend_openvino};
+static const backend *const built_in[] = {&backend_inductor, &backend_openvino, &backend_native};
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
 /* Entries stay for ever: code that is loaded points to its back end. */
@@ -89,8 +89,7 @@ clv_status backend_add(const backend *b)
 		return fail(CLV_E_INVALID, "the back end %s is built in and cannot be replaced", b->name);
 	size_t n = strlen(b->name) + 1;
 	entry *e = mem_alloc(sizeof *e + n);
-	if (!e)
-		return fail_nomem();
+	TRY_MEM(e);
 	e->b = *b;
 	e->b.name = memcpy(e + 1, b->name, n);
 	pthread_mutex_lock(&lock);

@@ -1,8 +1,7 @@
 /* Remembers in the cache (segment/compile.h) which variant of a program was the fastest.
  *
  * The same plan at the same sizes on the same machine is measured once. CPU only: nothing here tells one GPU from another. */
-#ifndef EXEC_CHOICE_H
-#define EXEC_CHOICE_H
+#pragma once
 
 #include "base/digest.h"
 #include "exec/program.h"
@@ -13,5 +12,3 @@ bool choice_key(const clv_program *g, const run_spec *r, const char *ways, diges
 /* A cache that cannot be read or written is no reason not to choose: these fail for want of memory alone. */
 clv_status choice_find(digest key, char **name); /* *name: caller frees with mem_free; NULL: it was not chosen before */
 clv_status choice_keep(digest key, const char *name);
-
-#endif

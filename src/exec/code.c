@@ -1,6 +1,8 @@
 /* Compiled segments: loaded through their back end, and run on tensors that are laid out as it expects. */
 #include "exec/code.h"
 
+#include "exec/program.h"
+
 #include <string.h>
 
 /* ---- what an artifact says ---------------------------------------------------------------------------------------- */
@@ -133,8 +135,7 @@ static clv_status load_segment(code *c, const code_source *source, const view *v
 clv_status code_empty(node_id first, node_id end, code **out)
 {
 	code *c = mem_alloc(sizeof *c);
-	if (!c)
-		return fail_nomem();
+	TRY_MEM(c);
 	atomic_init(&c->users, 1);
 	c->first = first;
 	c->end = end;
@@ -226,8 +227,7 @@ static clv_status code_call_new(const view *v, call *out)
 		dims += v->p->values.at[v->outputs.at[i]].ndim;
 	size_t tensors = (v->inputs.n + 1) * sizeof(br_tensor *), blobs = v->outputs.n * sizeof(tensor_form);
 	char *block = mem_alloc(tensors + blobs + dims * sizeof(int64_t));
-	if (!block)
-		return fail_nomem();
+	TRY_MEM(block);
 	out->inputs = (br_tensor **)block;
 	out->wanted = (tensor_form *)(block + tensors);
 	out->sizes = (int64_t *)(block + tensors + blobs);
@@ -257,8 +257,11 @@ static clv_status lay_out_inputs(const code *c, const view *v, br_tensor *const 
 {
 	const uint32_t *order = c->in_order.at;
 	for (uint32_t i = 0; i < v->inputs.n; i++) {
-		TRY(br_dense(inputs[i], order, &to->inputs[i]));
-		order += v->p->values.at[v->inputs.at[i]].ndim;
+		if (c->b->live)
+			to->inputs[i] = br_ref(inputs[i]);
+		else
+			TRY(br_dense(inputs[i], order, &to->inputs[i]));
+		order += c->b->live ? 0 : v->p->values.at[v->inputs.at[i]].ndim;
 	}
 	return CLV_OK;
 }
@@ -276,6 +279,7 @@ static bool is_shared(const view *v, br_tensor *const *inputs, br_tensor *const 
 	return false;
 }
 
+/* order NULL: any layout will do. */
 static clv_status lay_out_output(br_tensor **t, const uint32_t *order, bool shared)
 {
 	br_tensor *own = NULL, *dense;
@@ -284,6 +288,8 @@ static clv_status lay_out_output(br_tensor **t, const uint32_t *order, bool shar
 		br_unref(*t);
 		*t = own;
 	}
+	if (!order)
+		return CLV_OK;
 	TRY(br_dense(*t, order, &dense));
 	br_unref(*t);
 	*t = dense;
@@ -299,34 +305,39 @@ static clv_status take_outputs(const code *c, const view *v, const int64_t *size
 		const value *x = &p->values.at[v->outputs.at[i]];
 		if (!outputs[i] || !br_fits(outputs[i], x->dtype, plan_s(p, x->device), x->ndim, &p->dims.at[x->shape], sizes))
 			return fail(CLV_E_GUARD, "output %u is not of the type and shape that the plan has", i);
-		TRY(lay_out_output(&outputs[i], order, is_shared(v, inputs, outputs, i)));
-		order += x->ndim;
+		TRY(lay_out_output(&outputs[i], c->b->live ? NULL : order, is_shared(v, inputs, outputs, i)));
+		order += c->b->live ? 0 : x->ndim;
 	}
 	return CLV_OK;
 }
 
-static clv_status run_and_check(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs,
-                                const call *x, br_tensor **outputs)
+static clv_status run_and_check(const code *c, const segment_call *s, const call *x, br_tensor **outputs)
 {
-	code_run r = {x->inputs, v->inputs.n, v->outputs.n, x->wanted, outputs};
+	const view *v = s->v;
+	code_run r = {.inputs = x->inputs,
+	              .ninputs = v->inputs.n,
+	              .noutputs = v->outputs.n,
+	              .of = s,
+	              .wanted = x->wanted,
+	              .outputs = outputs};
 	TRY(c->b->run(c->b->ctx, c->loaded, &r));
-	clv_status st = take_outputs(c, v, sizes, inputs, outputs);
+	clv_status st = take_outputs(c, v, s->sizes, s->inputs, outputs);
 	for (uint32_t i = 0; st != CLV_OK && i < v->outputs.n; i++)
 		br_unref(outputs[i]);
 	return st;
 }
 
-clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs,
-                         br_tensor **outputs)
+clv_status code_run_view(const code *c, const segment_call *s, br_tensor **outputs)
 {
+	const view *v = s->v;
 	call x;
 	size_t room = v->outputs.n * sizeof *outputs;
 	memset(outputs, 0, room);
 	TRY(code_call_new(v, &x));
-	want_outputs(v, sizes, &x);
-	clv_status st = lay_out_inputs(c, v, inputs, &x);
+	want_outputs(v, s->sizes, &x);
+	clv_status st = lay_out_inputs(c, v, s->inputs, &x);
 	if (st == CLV_OK)
-		st = run_and_check(c, v, sizes, inputs, &x, outputs);
+		st = run_and_check(c, s, &x, outputs);
 	if (st != CLV_OK)
 		memset(outputs, 0, room); /* what is left there is nobody's */
 	code_call_free(v, &x);

@@ -1,6 +1,5 @@
 /* Code: a compiled segment of a plan, ready to run in a program instead of its nodes. */
-#ifndef EXEC_CODE_H
-#define EXEC_CODE_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -24,7 +23,7 @@ typedef struct code_source {
 	const artifact_segment *from;
 	const plan *p;
 	const liveness *live; /* of the plan */
-	bool allowed;         /* it may run, whoever made it */
+	bool allowed;         /* it may run, whatever its origin */
 	int threads;          /* that a run may use; 0: nobody says */
 	const artifact *file; /* that has the segment, and the weights in it; NULL: its members are whole */
 } code_source;
@@ -43,11 +42,8 @@ bool code_serves(const code *c, const int64_t *symbols); /* it is in use, and wa
 void code_stop(code *c, const char *reason);
 
 /* Runs it on the inputs of view_segment, new references into outputs; NULLs after a failure. Copies what is laid out
-   otherwise than the code, or the tape, would have it. `sizes`: value of every expression of the plan. */
-clv_status code_run_view(const code *c, const view *v, const int64_t *sizes, br_tensor *const *inputs,
-                         br_tensor **outputs);
+   otherwise than the code, or the tape, would have it. Of the call: the view, its sizes and what comes in. */
+clv_status code_run_view(const code *c, const struct segment_call *call, br_tensor **outputs);
 
 /* The one device that the tensors of a segment are on; NULL: there are several, or none. Borrowed from the plan. */
 const char *code_device(const view *v);
-
-#endif

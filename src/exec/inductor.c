@@ -14,8 +14,6 @@ static clv_status inductor_support(void *ctx, const plan *p, const support_spec 
 	return support_of("inductor", p, s, no, a);
 }
 
-/* ---- arguments ---------------------------------------------------------------------------------------------------- */
-
 static bool is_setting(const char *s) /* KEY=VALUE, KEY of words and dots; which ones there are is torch's to say */
 {
 	size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.");
@@ -41,8 +39,6 @@ static clv_status inductor_check_args(void *ctx, const char *const *args, uint32
 				args[i]);
 	return CLV_OK;
 }
-
-/* ---- what is here --------------------------------------------------------------------------------------------------- */
 
 /* The C++ compiler that inductor asks, by its first line; "": none that we find. */
 static void put_compiler(strbuf *out)
@@ -86,7 +82,7 @@ static clv_status inductor_fits(void *ctx, const compiled *c, const code_spec *s
 	(void)ctx;
 	*reason = NULL;
 	if (!compiled_find(c, MEMBER) || !torch || !cpu || !device)
-		strbuf_puts(&b, "it is not whole: there is no model.so, or not what it needs");
+		strbuf_puts(&b, "it is incomplete: model.so or a file it needs is missing");
 	else if (strcmp(torch, br_torch_version()) != 0)
 		strbuf_printf(&b, "it was compiled for torch %s, this is %s", torch, br_torch_version());
 	else if (!same_device_kind(device, s->device))
@@ -99,8 +95,6 @@ static clv_status inductor_fits(void *ctx, const compiled *c, const code_spec *s
 	strbuf_printf(&b, "it was compiled for CPUs with %.*s, which this one has not", (int)n, lacks);
 	return arena_take(a, &b, reason);
 }
-
-/* ---- code ----------------------------------------------------------------------------------------------------------- */
 
 static clv_status inductor_load(void *ctx, const compiled *c, const code_spec *s, void **code)
 {

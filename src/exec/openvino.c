@@ -198,8 +198,7 @@ static clv_status read_orders(model *m, const json_t *root)
 		return fail(CLV_E_PARSE, "run.json has orders of %zu inputs, the segment has %u inputs",
 		            json_array_size(orders), m->ninputs);
 	m->orders = mem_alloc(((size_t)m->ninputs + 1) * sizeof *m->orders);
-	if (!m->orders)
-		return fail_nomem();
+	TRY_MEM(m->orders);
 	for (uint32_t i = 0; i < m->ninputs; i++)
 		TRY(read_dims_order(json_array_get(orders, i), &m->orders[i]));
 	return CLV_OK;

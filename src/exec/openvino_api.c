@@ -17,8 +17,6 @@ static ov_api *the_one; /* set once it is complete */
 
 #define HOW "pip install openvino; programs without Python find it by CLEAVE_OPENVINO=/folder/with/libopenvino_c.so"
 
-/* ---- where it is ------------------------------------------------------------------------------------------------------ */
-
 /* The newest of folder/inside/libopenvino_c.so*; names of versions sort. */
 static void *open_inside(const char *folder, const char *inside)
 {
@@ -96,8 +94,6 @@ static clv_status find_functions(void *library, ov_api *ov)
 	return missing ? fail(CLV_E_UNSUPPORTED, "this OpenVINO has no %s; 2025.0 or newer is needed", missing) : CLV_OK;
 }
 
-/* ---- errors ----------------------------------------------------------------------------------------------------------- */
-
 /* A message begins with places in OpenVINO's own source, a line each. */
 static const char *past_places(const char *text)
 {
@@ -124,8 +120,6 @@ clv_status openvino_fail(const ov_api *ov, const char *what)
 	ov->ov_free(all);
 	return fail(CLV_E_UNSUPPORTED, "OpenVINO could not %s: %s", what, line);
 }
-
-/* ---- its numbers of types -------------------------------------------------------------------------------------------------- */
 
 /* They changed between releases, their names did not: a model that has an input of each type is asked. */
 static const struct {
@@ -186,8 +180,6 @@ static clv_status ask_types(ov_api *ov)
 	strbuf_free(&b);
 	return st;
 }
-
-/* ---- all of it --------------------------------------------------------------------------------------------------------- */
 
 static clv_status read_version(ov_api *ov)
 {

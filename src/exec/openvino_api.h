@@ -1,6 +1,5 @@
 /* OpenVINO's C library, opened when it is first needed: nothing links it. openvino_api.c. */
-#ifndef EXEC_OPENVINO_API_H
-#define EXEC_OPENVINO_API_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "plan/plan.h"
@@ -81,5 +80,3 @@ clv_status openvino_fail(const ov_api *ov, const char *what);
 		if ((call) != 0)                                                                                               \
 			return openvino_fail((ov), (what));                                                                        \
 	} while (0)
-
-#endif

@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "exec/tolerance.h"
 #include "exec/code.h"
+#include "exec/native_way.h"
 
 /* Results of the part that is made once, or for sizes, and marks of what they were made of. */
 typedef struct kept {
@@ -41,6 +42,7 @@ enum { SIZES = 8 };                               /* that results are kept for: 
 static const size_t MOST_BYTES = (size_t)1 << 28; /* of all but those of the last sizes */
 
 struct variant {
+	native_way *native; /* runs instead of all that follows; NULL: none */
 	optimized_plan made;
 	liveness live;
 	part parts[PARTS];
@@ -104,20 +106,25 @@ static kept *kept_new(uint32_t nfrom, uint32_t ntensors)
 }
 
 /* Constants may be tensors that their maker still writes; no version counts what a BatchNorm in train mode writes into its
-   buffers: all of a small one is looked at. False: nothing tells. */
-static bool mark_of(const part *x, uint32_t i, const run_spec *r, uint64_t *out)
+   buffers: all of a small one is looked at. */
+bool external_mark(const plan *p, value_id v, const br_tensor *t, const br_tensor *counter, uint64_t *out)
 {
-	const view *v = &x->program->v;
-	value_kind kind = v->p->values.at[v->externals.at[i]].kind;
-	const br_tensor *t = r->externals[x->externals[i]], *beside = r->beside ? r->beside[x->externals[i]] : NULL;
+	value_kind kind = p->values.at[v].kind;
 	uint64_t more = 0;
 	*out = 0;
 	bool told = t && ((kind == VALUE_BUFFER && br_mark(t, SMALL_BUFFER, out)) ||
 	                  br_mark(t, kind == VALUE_CONST ? SMALL_CONSTANT : 0, out));
-	if (beside)
-		told = br_mark(beside, SMALL_BUFFER, &more) && told;
+	if (counter)
+		told = br_mark(counter, SMALL_BUFFER, &more) && told;
 	*out += more;
 	return told;
+}
+
+static bool mark_of(const part *x, uint32_t i, const run_spec *r, uint64_t *out)
+{
+	const view *v = &x->program->v;
+	uint32_t k = x->externals[i];
+	return external_mark(v->p, v->externals.at[i], r->externals[k], r->counters ? r->counters[k] : NULL, out);
 }
 
 static bool still_holds(const part *x, const kept *k, const turn *now)
@@ -135,7 +142,8 @@ static bool still_holds(const part *x, const kept *k, const turn *now)
 	return true;
 }
 
-static void gather(const part *x, const turn *now, br_tensor **inputs, br_tensor **externals)
+/* counters: NULL where there are none. */
+static void gather(const part *x, const turn *now, br_tensor **inputs, br_tensor **externals, br_tensor **counters)
 {
 	const view *v = &x->program->v;
 	for (uint32_t i = 0; i < v->inputs.n; i++) {
@@ -146,6 +154,8 @@ static void gather(const part *x, const turn *now, br_tensor **inputs, br_tensor
 	}
 	for (uint32_t i = 0; i < v->externals.n; i++)
 		externals[i] = now->r->externals[x->externals[i]];
+	for (uint32_t i = 0; counters && i < v->externals.n; i++)
+		counters[i] = now->r->counters[x->externals[i]];
 }
 
 enum { FEW = 64 };
@@ -155,14 +165,15 @@ static clv_status run_part(const part *x, const turn *now, const int64_t *symbol
 {
 	const view *v = &x->program->v;
 	br_tensor *few[FEW], **given = few;
-	uint32_t n = v->inputs.n + v->externals.n;
-	if (n > FEW && !(given = mem_alloc(n * sizeof *given)))
+	uint32_t n = v->inputs.n + v->externals.n, ncounters = now->r->counters ? v->externals.n : 0;
+	if (n + ncounters > FEW && !(given = mem_alloc((n + ncounters) * sizeof *given)))
 		return fail_nomem();
-	gather(x, now, given, given + v->inputs.n);
+	br_tensor **counters = ncounters ? given + n : NULL;
+	gather(x, now, given, given + v->inputs.n, counters);
 	run_spec inner = *now->r;
 	inner.inputs = given;
 	inner.externals = given + v->inputs.n;
-	inner.beside = NULL;
+	inner.counters = counters;
 	inner.outputs = outputs;
 	inner.grad = false;
 	inner.symbols = now->g->p->symbols.n ? symbols : NULL;
@@ -228,8 +239,7 @@ static clv_status make_kept(variant *x, const turn *now, part_id at, kept **out)
 	const part *from = &x->parts[at];
 	uint32_t nsymbols = now->g->p->symbols.n;
 	kept *k = kept_new(from->program->v.externals.n, from->program->outputs.n);
-	if (!k)
-		return fail_nomem();
+	TRY_MEM(k);
 	if (at == PART_SIZED) {
 		k->base = kept_ref(now->kept[PART_ONCE]);
 		k->sizes = arena_copy(&k->arena, now->symbols, nsymbols * sizeof *k->sizes);
@@ -262,6 +272,10 @@ static void drop_kept(variant *x)
 
 void variant_forget(variant *x)
 {
+	if (x->native) {
+		native_way_forget(x->native);
+		return;
+	}
 	pthread_mutex_lock(&x->lock);
 	drop_kept(x);
 	pthread_mutex_unlock(&x->lock);
@@ -350,8 +364,7 @@ static clv_status lost(const char *what)
 static clv_status map_externals(const view *outer, const view *inner, uint32_t **out)
 {
 	*out = mem_alloc((inner->externals.n + 1) * sizeof **out);
-	if (!*out)
-		return fail_nomem();
+	TRY_MEM(*out);
 	for (uint32_t i = 0; i < inner->externals.n; i++) {
 		(*out)[i] = find_id(outer->externals.at, outer->externals.n, inner->externals.at[i]);
 		if ((*out)[i] == NONE)
@@ -364,8 +377,7 @@ static clv_status map_inputs(variant *x, part *to, const clv_program *g)
 {
 	const view *v = &to->program->v;
 	to->inputs = mem_alloc((v->inputs.n + 1) * sizeof *to->inputs);
-	if (!to->inputs)
-		return fail_nomem();
+	TRY_MEM(to->inputs);
 	for (uint32_t i = 0; i < v->inputs.n; i++) {
 		source s = {PARTS, find_id(g->v.inputs.at, g->v.inputs.n, v->inputs.at[i])};
 		for (const part *y = x->parts; s.at == NONE && y < to; y++)
@@ -414,8 +426,7 @@ static clv_status find_checks(variant *x, const clv_program *g)
 {
 	uint32_t n = g->v.inputs.n + g->v.externals.n;
 	bool *checked = mem_alloc((n + 1) * sizeof *checked);
-	if (!checked)
-		return fail_nomem();
+	TRY_MEM(checked);
 	bool later = false;
 	for (unsigned i = 0; i < PARTS; i++) {
 		if (x->parts[i].program)
@@ -436,7 +447,7 @@ static clv_status lower_part(variant *x, const clv_program *g, const program_spe
 	part *to = &x->parts[at];
 	mine.optimize = OPTIMIZE_NONE;
 	mine.inference = true;
-	mine.threads = 0; /* who runs it has them already */
+	mine.threads = 0; /* the caller has set them */
 	mine.first = x->made.part[at];
 	mine.end = x->made.part[at + 1];
 	mine.live = at == PART_MAIN ? NULL : &x->live;
@@ -455,8 +466,7 @@ static clv_status lower_part(variant *x, const clv_program *g, const program_spe
 static clv_status optimize_around(const clv_program *g, const program_spec *spec, optimize_spec s, optimized_plan *out)
 {
 	node_span *pinned = mem_alloc((spec->ncodes + 1) * sizeof *pinned);
-	if (!pinned)
-		return fail_nomem();
+	TRY_MEM(pinned);
 	for (uint32_t i = 0; i < spec->ncodes; i++)
 		pinned[i] = (node_span){spec->codes[i]->first, spec->codes[i]->end};
 	s.pinned = pinned;
@@ -483,8 +493,7 @@ static clv_status variant_init(variant *x, const clv_program *g, const program_s
 clv_status variant_new(const clv_program *g, const program_spec *spec, const optimize_spec *s, variant **out)
 {
 	variant *x = mem_alloc(sizeof *x);
-	if (!x)
-		return fail_nomem();
+	TRY_MEM(x);
 	clv_status st = variant_init(x, g, spec, s);
 	if (st != CLV_OK) {
 		variant_free(x);
@@ -492,6 +501,23 @@ clv_status variant_new(const clv_program *g, const program_spec *spec, const opt
 	}
 	*out = x;
 	return CLV_OK;
+}
+
+clv_status variant_of_native(native_way *native, variant **out)
+{
+	variant *x = mem_alloc(sizeof *x);
+	if (!x) {
+		native_way_free(native);
+		return fail_nomem();
+	}
+	x->native = native;
+	*out = x;
+	return CLV_OK;
+}
+
+native_way *variant_native(const variant *x)
+{
+	return x->native;
 }
 
 static void part_free(part *x)
@@ -505,6 +531,7 @@ void variant_free(variant *x)
 {
 	if (!x)
 		return;
+	native_way_free(x->native);
 	drop_kept(x);
 	for (unsigned i = 0; i < PARTS; i++)
 		part_free(&x->parts[i]);
@@ -518,7 +545,7 @@ void variant_free(variant *x)
 
 const optimized_plan *variant_plan(const variant *x)
 {
-	return &x->made;
+	return x->made.p ? &x->made : NULL;
 }
 
 clv_status variant_keeps(const variant *x, int64_t *bytes)
@@ -526,10 +553,11 @@ clv_status variant_keeps(const variant *x, int64_t *bytes)
 	const clv_program *once = x->parts[PART_ONCE].program;
 	const plan *p = x->made.p;
 	*bytes = 0;
+	if (!once)
+		return CLV_OK;
 	bool *seen = mem_alloc(((size_t)p->values.n + 1) * sizeof *seen);
-	if (!seen)
-		return fail_nomem();
-	for (uint32_t i = 0; once && i < once->outputs.n; i++) {
+	TRY_MEM(seen);
+	for (uint32_t i = 0; i < once->outputs.n; i++) {
 		value_id root = alias_root(p, once->outputs.at[i]);
 		int64_t more = 0;
 		if (!seen[root] && p->values.at[root].kind == VALUE_RESULT && value_bytes(p, root, NULL, &more) == CLV_OK &&
@@ -543,7 +571,7 @@ clv_status variant_keeps(const variant *x, int64_t *bytes)
 
 pool *variant_memory(const variant *x)
 {
-	return x->parts[PART_MAIN].program->memory;
+	return x->native ? NULL : x->parts[PART_MAIN].program->memory;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------ */
@@ -554,8 +582,7 @@ static clv_status turn_begin(variant *x, const clv_program *g, const run_spec *r
 	uint32_t n = g->p->symbols.n;
 	*now = (turn){.g = g, .r = r};
 	now->symbols = n > sizeof now->few / sizeof *now->few ? mem_alloc(n * sizeof *now->symbols) : now->few;
-	if (!now->symbols)
-		return fail_nomem();
+	TRY_MEM(now->symbols);
 	if (n)
 		TRY(program_symbols(g, r, now->symbols));
 	TRY(take_kept(x, now));
@@ -630,6 +657,8 @@ clv_status variant_run(variant *x, const clv_program *g, const run_spec *r)
 {
 	turn now;
 	bool ready = r->guards || !x->parts[PART_GUARDS].program;
+	if (x->native)
+		return native_way_run(x->native, g, r);
 	if (r->guards)
 		TRY(check_guards(x, r));
 	if (x->checks)
@@ -646,6 +675,9 @@ clv_status variant_prepare(variant *x, const clv_program *g, const run_spec *r, 
 	turn now;
 	const part *before = &x->parts[PART_GUARDS];
 	TRY(check_guards(x, r));
+	*generation = 0;
+	if (x->native)
+		return CLV_OK;
 	clv_status st = turn_begin(x, g, r, &now);
 	const kept *k = now.kept[PART_SIZED] ? now.kept[PART_SIZED] : now.kept[PART_ONCE];
 	*generation = k ? k->generation : 0;

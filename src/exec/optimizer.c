@@ -6,6 +6,7 @@
 #include "base/human.h"
 #include "exec/tolerance.h"
 #include "exec/choice.h"
+#include "exec/native_way.h"
 #include "exec/optimized.h"
 
 enum { CAPTURED, SAFE, FAST, ROUNDS = 9, MOST_WORK = 512 };
@@ -31,6 +32,7 @@ static const struct setting {
 };
 
 enum { SETTINGS = sizeof settings / sizeof *settings };
+static const char NATIVE[] = "native"; /* a way, and the name of the pass that leaves it out */
 
 /* A way to run. */
 typedef struct candidate {
@@ -45,7 +47,7 @@ typedef struct candidate {
 } candidate;
 
 struct optimizer {
-	candidate at[FAST + SETTINGS]; /* as captured, safe, then those that may give other numbers */
+	candidate at[FAST + SETTINGS + 1]; /* as captured, safe, then those that may give other numbers */
 	uint32_t n;
 	pthread_mutex_t lock;
 	_Atomic(variant *) chosen; /* NULL: as captured, or not chosen yet */
@@ -143,6 +145,24 @@ static clv_status add_candidate(optimizer *o, const clv_program *g, const progra
 	return is_new(p, x) ? tell_passes(p, &c->passes) : drop(c, NULL);
 }
 
+/* What runs between its segments has the passes of "fast". Where compilers were asked for segments, they have them. */
+static clv_status add_native(optimizer *o, const clv_program *g, const program_spec *spec)
+{
+	native_way *made;
+	optimize_spec s = {.level = OPTIMIZE_FAST, .off = spec->passes_off, .has_op = br_has_operator};
+	if (spec->ncodes || spec->guards_first || pass_is_off(spec->passes_off, NATIVE))
+		return CLV_OK;
+	candidate *c = &o->at[o->n++];
+	*c = (candidate){.name = NATIVE, .error = -1, .ms = -1, .off = true};
+	clv_status st = native_way_new(g, spec, &s, &made, &c->why);
+	if (st == CLV_OK && made) {
+		c->off = false;
+		TRY(variant_of_native(made, &c->v));
+		st = native_way_tell(made, &c->passes);
+	}
+	return st == CLV_OK || st == CLV_E_NOMEM ? st : drop(c, status_message());
+}
+
 /* Of a tensor of the plan; NULL: there is none. */
 static const char *find_gpu(const plan *p)
 {
@@ -176,6 +196,9 @@ static clv_status add_candidates(optimizer *o, const clv_program *g, const progr
 		TRY(add_candidate(o, g, spec, &settings[i]));
 		any |= !o->at[o->n - 1].off;
 	}
+	if (!gpu)
+		TRY(add_native(o, g, spec));
+	any |= !o->at[o->n - 1].off;
 	atomic_init(&o->waits, any && spec->choose_later);
 	atomic_init(&o->open, any && !spec->choose_later);
 	return CLV_OK;
@@ -184,8 +207,7 @@ static clv_status add_candidates(optimizer *o, const clv_program *g, const progr
 clv_status optimizer_new(const clv_program *g, const program_spec *spec, optimizer **out)
 {
 	optimizer *o = mem_alloc(sizeof *o);
-	if (!o)
-		return fail_nomem();
+	TRY_MEM(o);
 	if (pthread_mutex_init(&o->lock, NULL) != 0) {
 		mem_free(o);
 		return fail_nomem();
@@ -280,6 +302,29 @@ static void drop_guards(br_tensor **guards, uint32_t n)
 	mem_free(guards);
 }
 
+/* Drops it where nothing of it is left. */
+static clv_status suit_native(candidate *c, const clv_program *g, const run_spec *r, br_tensor *const *want,
+                              br_tensor **out)
+{
+	native_way *x = variant_native(c->v);
+	run_spec mine = *r;
+	bool left;
+	char *why;
+	if (!x)
+		return CLV_OK;
+	mine.outputs = out;
+	mem_free(c->passes);
+	c->passes = NULL;
+	TRY(native_way_weigh(x, g, &mine, &left));
+	if (!left)
+		return drop(c, "its segments take longer than the tape");
+	TRY(native_way_tell(x, &c->passes));
+	TRY(native_way_lay_out(x, want, g->outputs.n, &why));
+	clv_status st = why ? drop(c, why) : CLV_OK;
+	mem_free(why);
+	return st;
+}
+
 static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r, br_tensor *const *want,
                           br_tensor **out)
 {
@@ -287,6 +332,10 @@ static clv_status try_out(candidate *c, const clv_program *g, const run_spec *r,
 	uint32_t n;
 	clv_status st = run_guards(c->v, g, r, &guards, &n); /* so that no run is timed with what only the first does */
 	drop_guards(guards, n);
+	if (st == CLV_OK)
+		st = suit_native(c, g, r, want, out);
+	if (st == CLV_OK && c->off)
+		return CLV_OK;
 	if (st == CLV_OK)
 		st = run_once(c->v, g, r, out, &c->ms);
 	if (st == CLV_OK)
@@ -388,11 +437,14 @@ static uint32_t fastest(const optimizer *o)
 	const candidate *safe = &o->at[SAFE];
 	uint32_t best = !safe->off && safe->ms <= o->at[CAPTURED].ms ? SAFE : CAPTURED; /* also where it was not timed */
 	double least = o->at[safe->ms < 0 ? CAPTURED : best].ms * GAIN;
-	for (uint32_t i = FAST; i < o->n; i++)
-		if (!o->at[i].off && o->at[i].ms < least) {
+	for (uint32_t i = FAST; i < o->n; i++) {
+		bool other =
+			best >= FAST && !o->at[i].off && variant_native(o->at[i].v); /* engine: clearly faster than those, too */
+		if (!o->at[i].off && o->at[i].ms < (other ? least * GAIN : least)) {
 			best = i;
 			least = o->at[i].ms;
 		}
+	}
 	return best;
 }
 
@@ -579,6 +631,15 @@ const optimized_plan *optimizer_plan(optimizer *o)
 	return x ? variant_plan(x) : NULL;
 }
 
+bool program_ask(clv_program *g)
+{
+	native_turn waits = NATIVE_WAITS;
+	if (!g->native)
+		return g->optimizer && optimizer_ask(g->optimizer);
+	(void)atomic_compare_exchange_strong(&g->turn, &waits, NATIVE_COMPARED);
+	return atomic_load(&g->turn) == NATIVE_COMPARED;
+}
+
 pool *program_memory(const clv_program *g)
 {
 	variant *x = g->optimizer ? atomic_load(&g->optimizer->chosen) : NULL;
@@ -590,6 +651,8 @@ clv_status program_report(const clv_program *g, strbuf *b)
 	pool *memory = program_memory(g);
 	if (g->optimizer)
 		TRY(optimizer_report(g->optimizer, b));
+	else if (g->native)
+		strbuf_puts(b, "by the native engine\n");
 	else
 		strbuf_puts(b, "as captured\n");
 	if (memory)

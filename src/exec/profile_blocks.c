@@ -37,8 +37,6 @@ typedef struct bench {
 	br_tensor **inputs, **externals, **outputs; /* of one run */
 } bench;
 
-/* ---- what a run takes ------------------------------------------------------------------------------------------------ */
-
 static bool wants_grad(const lab *l, value_id v)
 {
 	const value *x = &l->p->values.at[v];
@@ -107,8 +105,6 @@ static clv_status run_forward(const bench *b, br_tensor *const *inputs, br_tenso
 	return program_run(b->g, &r);
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------------------ */
-
 static clv_status time_backward(const bench *b, double *ms)
 {
 	br_backward *back = NULL;
@@ -149,8 +145,6 @@ static clv_status time_block(bench *b, block_profile *out)
 	out->backward = spread_of(l->backward, l->s->iterations);
 	return CLV_OK;
 }
-
-/* ---- sizes ----------------------------------------------------------------------------------------------------------- */
 
 static double megabytes(int64_t bytes)
 {
@@ -209,8 +203,6 @@ static void size_outputs(const bench *b, block_profile *out)
 	out->output_size = megabytes(bytes);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
-
 static clv_status weigh_backward(const bench *b, br_meter *m, block_profile *out)
 {
 	br_backward *back = NULL;
@@ -247,8 +239,6 @@ static clv_status weigh_block(bench *b, block_profile *out)
 	clear_run(b);
 	return st;
 }
-
-/* ---- blocks ---------------------------------------------------------------------------------------------------------- */
 
 static void bench_free(bench *b)
 {
@@ -337,8 +327,6 @@ static clv_status profile_range(lab *l, uint32_t block, node_id first, node_id e
 	return block == PROFILE_WHOLE ? fail_more(st, "all blocks at once")
 	                              : fail_more(st, "block %u, nodes %u to %u", block, first, end - 1);
 }
-
-/* ---- the walk -------------------------------------------------------------------------------------------------------- */
 
 static const char *device_of_plan(const plan *p)
 {
@@ -436,13 +424,6 @@ static void lab_free(lab *l)
 	br_clock_free(l->clock);
 }
 
-/* torch has no code for it, only words: of its allocators for devices, and for the CPU. */
-static bool no_room(clv_status st)
-{
-	return st == CLV_E_TORCH &&
-	       (strstr(status_message(), "out of memory") || strstr(status_message(), "not enough memory"));
-}
-
 static clv_status walk_blocks(lab *l, block_profile *out)
 {
 	TRY(load_values(l));
@@ -458,10 +439,8 @@ static clv_status walk_whole(lab *l, block_profile *out, bool *ran)
 	TRY(load_values(l));
 	clv_status st = profile_range(l, PROFILE_WHOLE, 0, l->p->nodes.n, out);
 	*ran = st == CLV_OK;
-	return no_room(st) ? CLV_OK : st;
+	return st == CLV_E_TORCH && br_exhausted() ? CLV_OK : st;
 }
-
-/* ---- generators that the plan holds ------------------------------------------------------------------------------------ */
 
 static clv_status keep_generators(const profile_spec *s, br_tensor **states)
 {
@@ -499,8 +478,7 @@ clv_status profile_blocks(const plan *p, const profile_spec *s, block_profile *o
 	lab l = {.p = p, .s = s, .device = device_of_plan(p)};
 	TRY(profile_check(p, s, l.device));
 	br_tensor **states = mem_alloc((s->nobjects + 1) * sizeof *states);
-	if (!states)
-		return fail_nomem();
+	TRY_MEM(states);
 	clv_status st = s->objects ? keep_generators(s, states) : CLV_OK;
 	if (st == CLV_OK)
 		st = lab_init(&l);
@@ -513,8 +491,6 @@ clv_status profile_blocks(const plan *p, const profile_spec *s, block_profile *o
 	mem_free(states);
 	return st;
 }
-
-/* ---- where a block is ---------------------------------------------------------------------------------------------------- */
 
 /* Bytes of a that b begins with, up to the end of a part of the path. */
 static size_t common_path(const char *a, size_t n, const char *b)

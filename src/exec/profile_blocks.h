@@ -1,6 +1,5 @@
 /* Measures the blocks of a plan, each by itself, on the values that come to it in a real forward. */
-#ifndef EXEC_PROFILE_BLOCKS_H
-#define EXEC_PROFILE_BLOCKS_H
+#pragma once
 
 #include "exec/program.h"
 #include "pipe/profile.h"
@@ -31,5 +30,3 @@ clv_status profile_blocks(const plan *p, const profile_spec *s, block_profile *o
 
 /* The path of the smallest module that nodes first … end-1 are all in, appended to b. */
 void block_module(const plan *p, node_id first, node_id end, strbuf *b);
-
-#endif

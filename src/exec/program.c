@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "exec/apart.h"
 #include "exec/code.h"
+#include "exec/native_part.h"
 #include "exec/optimized.h"
 #include "exec/segment_check.h"
 #include "exec/undo.h"
@@ -180,8 +181,7 @@ static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
 		to->kind = BR_LIST;
 		to->u.list.n = from->u.list.n;
 		to->u.list.at = arena_alloc(&l->a, (from->u.list.n + 1) * sizeof(br_arg));
-		if (!to->u.list.at)
-			return fail_nomem();
+		TRY_MEM(to->u.list.at);
 		for (uint32_t i = 0; i < from->u.list.n; i++)
 			TRY(to_site_arg(l, &p->args.at[from->u.list.first + i], &to->u.list.at[i]));
 		return CLV_OK;
@@ -204,8 +204,7 @@ static clv_status to_site_result(lowering *l, const arg *from, br_arg *to)
 		to->kind = BR_LIST;
 		to->u.list.n = from->u.list.n;
 		to->u.list.at = arena_alloc(&l->a, (from->u.list.n + 1) * sizeof(br_arg));
-		if (!to->u.list.at)
-			return fail_nomem();
+		TRY_MEM(to->u.list.at);
 		for (uint32_t i = 0; i < from->u.list.n; i++)
 			TRY(to_site_result(l, &p->args.at[from->u.list.first + i], &to->u.list.at[i]));
 	}
@@ -326,8 +325,7 @@ static clv_status lower_call(lowering *l, step *s)
 	const plan *p = l->g->p;
 	const node *n = &p->nodes.at[s->node];
 	br_arg *args = arena_alloc(&l->a, (n->nargs + n->nresults + 1) * sizeof *args), *results = args + n->nargs;
-	if (!args)
-		return fail_nomem();
+	TRY_MEM(args);
 	for (uint32_t i = 0; i < n->nargs; i++)
 		TRY(to_site_arg(l, &p->args.at[n->args + i], &args[i]));
 	for (uint32_t i = 0; i < n->nargs && n->nwrites; i++)
@@ -483,8 +481,7 @@ static clv_status view_codes(lowering *l)
 	const program_spec *spec = l->spec;
 	node_id from = spec->first;
 	l->views = mem_alloc(l->ncodes * sizeof *l->views);
-	if (!l->views)
-		return fail_nomem();
+	TRY_MEM(l->views);
 	TRY(liveness_new(l->g->p, &l->live));
 	for (uint32_t i = 0; i < l->ncodes; i++) {
 		const code *c = spec->codes[i];
@@ -520,8 +517,7 @@ static clv_status find_segments(lowering *l)
 	if (!l->ncodes)
 		return CLV_OK;
 	l->segments = mem_alloc(l->ncodes * sizeof *l->segments);
-	if (!l->segments)
-		return fail_nomem();
+	TRY_MEM(l->segments);
 	return l->spec->of ? borrow_codes(l) : view_codes(l);
 }
 
@@ -692,8 +688,7 @@ static clv_status program_init(lowering *l, const plan *p)
 	l->known = mem_alloc(p->symbols.n + 1);
 	g->modes = mem_alloc((p->contexts.n + 1) * sizeof *g->modes);
 	g->bound = mem_alloc((g->v.externals.n + 1) * sizeof(br_tensor *));
-	if (!g->slot || !l->last || !l->int_of || !l->real_of || !l->host_of || !l->known || !g->modes || !g->bound)
-		return fail_nomem();
+	TRY_MEM(g->slot && l->last && l->int_of && l->real_of && l->host_of && l->known && g->modes && g->bound);
 	return lower(l);
 }
 
@@ -725,11 +720,22 @@ static bool only_cpu(const clv_program *g)
 
 static clv_status give_pool(clv_program *g, const program_spec *spec)
 {
-	bool wanted =
-		(spec->optimize || spec->pooled) && !spec->debug && !spec->outer && !pass_is_off(spec->passes_off, "memory");
+	bool wanted = (spec->optimize || spec->pooled) && !spec->native && !spec->debug && !spec->outer &&
+	              !pass_is_off(spec->passes_off, "memory");
 	if (!wanted || !only_cpu(g) || !br_pool_install())
 		return CLV_OK;
 	return pool_new(g->steps.n + 1, g->p->symbols.n, &g->memory); /* step 0: what comes before the first */
+}
+
+static clv_status make_faster(clv_program *g, const program_spec *spec)
+{
+	if (spec->debug)
+		return CLV_OK;
+	atomic_init(&g->turn, spec->choose_later ? NATIVE_WAITS : NATIVE_COMPARED);
+	if (spec->native)
+		return native_part_new(&engine_native, g->p, spec->first, spec->end, spec->optimize ? "fast" : "none",
+		                       &g->native);
+	return spec->optimize ? optimizer_new(g, spec, &g->optimizer) : CLV_OK;
 }
 
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out)
@@ -739,8 +745,7 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 		            p->nodes.n);
 	TRY(br_team_check(spec->threads));
 	clv_program *g = mem_alloc(sizeof *g);
-	if (!g)
-		return fail_nomem();
+	TRY_MEM(g);
 	lowering l = {.g = g, .spec = spec};
 	clv_status st = program_init(&l, p);
 	arena_free(&l.a);
@@ -761,8 +766,8 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 		st = apart_new(g, &g->apart);
 	if (st == CLV_OK && !spec->of && !spec->outer)
 		st = undo_new(g, &g->undo);
-	if (st == CLV_OK && spec->optimize && !spec->debug)
-		st = optimizer_new(g, spec, &g->optimizer);
+	if (st == CLV_OK)
+		st = make_faster(g, spec);
 	if (st != CLV_OK) {
 		program_free(g);
 		return st;
@@ -784,6 +789,7 @@ void program_free(clv_program *g)
 	for (uint32_t i = 0; g->bound && i < g->v.externals.n; i++)
 		br_unref(g->bound[i]);
 	optimizer_free(g->optimizer);
+	native_part_free(g->native);
 	apart_free(g->apart);
 	undo_free(g->undo);
 	pool_free(g->memory);

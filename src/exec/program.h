@@ -1,7 +1,6 @@
 /* A program: a view of a plan made ready to run. Immutable once made; many threads run it at once, each with its own
  * frame. program.c lowers a view to steps, run.c runs them. */
-#ifndef EXEC_PROGRAM_H
-#define EXEC_PROGRAM_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -66,6 +65,12 @@ typedef struct frame {
 typedef clv_status (*python_fn)(void *ctx, value_id object, br_tensor *const *args, uint32_t nargs, br_tensor **results,
                                 uint32_t nresults);
 
+typedef enum native_turn {
+	NATIVE_WAITS,    /* the tape runs until program_ask */
+	NATIVE_COMPARED, /* the next run is compared with the tape's */
+	NATIVE_RUNS
+} native_turn;
+
 struct clv_program {
 	const plan *p; /* borrowed */
 	view v;
@@ -75,7 +80,7 @@ struct clv_program {
 	bool variant;       /* of another program, whose tapes of segments it has */
 	bool writes_inputs; /* of the plan, in place */
 	bool untrusted;     /* of a plan from a file */
-	bool resizes;       /* untrusted: a step may change how much memory a tensor has */
+	bool resizes;       /* untrusted: a step may change memory or autograd state of a tensor */
 	VEC(step) steps;
 	VEC(check) checks;
 	VEC(uint32_t) frees;
@@ -94,6 +99,8 @@ struct clv_program {
 	node_names *names;
 	_Atomic(frame *) spare;
 	struct optimizer *optimizer; /* NULL: it runs as it is */
+	struct native_part *native;  /* runs it where no gradients are wanted; NULL: the tape does */
+	_Atomic(native_turn) turn;   /* whether it does already */
 	struct undo *undo;           /* what it changes before a guard may end its run; NULL: nothing */
 	struct apart *apart;         /* memory from outside that it writes; NULL: none */
 	bool assumes;                /* passes or compilers took that for apart from the rest */
@@ -114,8 +121,9 @@ typedef struct program_spec {
 	const node_span *places;         /* of a variant: where the codes are in its plan */
 	const liveness *live; /* of the plan: only what goes in and is used, and what is needed outside (view_segment) */
 	uint8_t optimize;     /* optimize_level */
+	bool native;          /* the native engine runs it where no gradients are wanted; CLV_E_UNSUPPORTED: it cannot */
 	bool pooled;          /* intermediate results come from a pool, as they do where it is optimized */
-	bool choose_later;    /* what may give other numbers is chosen after optimizer_ask, not by the first run */
+	bool choose_later;    /* what may give other numbers runs, or is chosen, after program_ask, not in the first run */
 	bool guards_first;    /* the rest of what passes made can run alone, after optimizer_prepare */
 	const char *const *passes_off; /* names, NULL ends; may be NULL */
 	int threads;                   /* that operators use in its runs; 0: as many as outside */
@@ -137,22 +145,24 @@ typedef struct segment_call {
 	const view *v;
 	const int64_t *sizes, *symbols; /* of all expressions, of all symbols */
 	br_tensor *const *inputs;       /* v->inputs.n, borrowed, as the outputs are */
+	br_tensor *const *externals;    /* v->externals.n; NULL: the code does not ask for them */
+	br_tensor *const *counters;     /* run_spec.counters of those; may be NULL */
 	br_tensor *const *outputs;      /* v->outputs.n */
 	double tape_ms;
 } segment_call;
 
 typedef clv_status (*segment_fn)(void *ctx, const segment_call *c);
 
-/* beside: per external a tensor whose version counts writes of the external that its own does not (num_batches_tracked of a
-   BatchNorm), borrowed, or NULL. */
 typedef struct run_spec {
 	br_tensor *const *inputs;    /* g->v.inputs.n, borrowed */
 	br_tensor *const *externals; /* g->v.externals.n, borrowed; entries of objects are ignored */
-	br_tensor *const *beside;    /* see below; NULL: none */
-	br_tensor **outputs;         /* g->outputs.n, new references */
-	run_number *numbers;         /* g->out_numbers.n; NULL: not wanted */
-	const int64_t *symbols;      /* values of the plan's symbols; NULL: read off the inputs */
-	br_tensor *const *guards;    /* what optimizer_prepare gave; NULL: guards run with the rest */
+	/* Per external a tensor whose version counts writes of it that its own version does not (see STATISTICS_COUNTER), borrowed,
+	   or NULL; NULL: there is none. */
+	br_tensor *const *counters;
+	br_tensor **outputs;      /* g->outputs.n, new references */
+	run_number *numbers;      /* g->out_numbers.n; NULL: not wanted */
+	const int64_t *symbols;   /* values of the plan's symbols; NULL: read off the inputs */
+	br_tensor *const *guards; /* what optimizer_prepare gave; NULL: guards run with the rest */
 	uint32_t nguards;
 	int64_t *times; /* per step: nanoseconds are added; NULL: nobody asks */
 	bool grad;      /* the caller has grad enabled: what requires grad must be as at capture */
@@ -165,7 +175,7 @@ typedef struct run_spec {
 } run_spec;
 
 clv_status program_run(const clv_program *g, const run_spec *r);
-/* For who repeats the main part alone: optimizer_prepare, with the program's threads. */
+/* For callers that repeat the main part alone: optimizer_prepare, with the program's threads. */
 clv_status program_prepare(const clv_program *g, const run_spec *r, uint64_t *generation);
 clv_status program_run_plain(const clv_program *g, const run_spec *r); /* as captured, whatever passes made of it */
 clv_status program_check_inputs(const clv_program *g, br_tensor *const *inputs); /* as a run would, without running */
@@ -179,5 +189,3 @@ bool program_is_apart(const clv_program *g, const run_spec *r);
 clv_status program_symbols(const clv_program *g, const run_spec *r, int64_t *out);
 
 void frame_free(frame *f);
-
-#endif

@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "exec/apart.h"
 #include "exec/code.h"
+#include "exec/native_check.h"
 #include "exec/optimized.h"
 #include "exec/undo.h"
 #include "exec/program.h"
@@ -218,42 +219,6 @@ static clv_status clone_written(const clv_program *g, const run_spec *r, frame *
 
 /* ---- steps ------------------------------------------------------------------------------------------------------ */
 
-typedef struct input_types {
-	const plan *p;
-	strbuf b;
-} input_types;
-
-static void add_type(void *ctx, value_id v)
-{
-	input_types *t = ctx;
-	if (t->p->values.at[v].type != TYPE_TENSOR)
-		return;
-	strbuf_puts(&t->b, t->b.n ? ", " : ", inputs ");
-	value_label(t->p, v, &t->b);
-	strbuf_putc(&t->b, ' ');
-	value_print_type(t->p, v, &t->b);
-}
-
-static clv_status at_node(const clv_program *g, node_id id, clv_status st)
-{
-	const plan *p = g->p;
-	const node *n = &p->nodes.at[id];
-	input_types types = {p, STRBUF_INIT};
-	char *text = NULL;
-	node_each_arg(p, id, add_type, &types);
-	(void)strbuf_take(&types.b, &text);
-	const char *path = n->scope != NONE ? plan_s(p, p->scopes.at[n->scope].path) : "";
-	fail_more(st, "node %s (%s)%s%s%s%s%s: ", node_name(g->names, id), plan_s(p, n->op), path[0] ? " in " : "", path,
-	          n->at != NONE ? " at " : "", n->at != NONE ? plan_s(p, n->at) : "", text ? text : "");
-	mem_free(text);
-	status_details()->undone = st == CLV_E_GUARD && node_guards(p, id); /* unless program_run finds that it is not */
-	detail(node, "%s", node_name(g->names, id));
-	detail(op, "%s", plan_s(p, n->op));
-	detail(module, "%s", path);
-	detail(source, "%s", n->at != NONE ? plan_s(p, n->at) : "");
-	return st;
-}
-
 static void print_host(strbuf *b, const br_arg *a)
 {
 	switch ((br_kind)a->kind) {
@@ -306,14 +271,8 @@ static clv_status check_host(const clv_program *g, const frame *f, value_id v, c
 	char *expected, *seen = NULL;
 	TRY(host_text(&w, &expected));
 	clv_status st = host_text(got, &seen);
-	if (st == CLV_OK) {
-		st = fail(CLV_E_GUARD,
-		          "the forward read %s from the data when it was captured, now it is %s; the plan holds only for the "
-		          "captured value",
-		          expected, seen);
-		detail(expected, "%s", expected);
-		detail(seen, "%s", seen);
-	}
+	if (st == CLV_OK)
+		st = call_number_differs(expected, seen);
 	mem_free(expected);
 	mem_free(seen);
 	return st;
@@ -378,8 +337,7 @@ static clv_status run_python(const clv_program *g, const step *s, frame *f, cons
 		return fail(CLV_E_UNSUPPORTED, "it calls Python code (%s), which only runs in the process that captured it",
 		            plan_s(g->p, g->p->values.at[s->object].name));
 	br_tensor **args = mem_alloc((s->nargs + s->nresults + 1) * sizeof *args), **results = args + s->nargs;
-	if (!args)
-		return fail_nomem();
+	TRY_MEM(args);
 	for (uint32_t i = 0; i < s->nargs; i++) {
 		uint32_t slot = g->slots_of.at[s->args + i];
 		args[i] = slot == NONE ? NULL : f->slots[slot];
@@ -437,8 +395,34 @@ static clv_status keep_data(const clv_program *g, const step *s, frame *f)
 	return s->nreads ? eval_numbers(g, f, true) : CLV_OK;
 }
 
-/* Compiled code has its own casts and no gradients, whatever is on around it. */
-static clv_status run_code(const step *s, const frame *f, br_tensor *const *inputs, br_tensor **outputs)
+/* The tensors of the model that a segment reads, and what counts writes of them, in room for both; NULL: nobody asks for them. */
+static clv_status find_externals(const clv_program *g, const step *s, const frame *f, const run_spec *r,
+                                 br_tensor ***out)
+{
+	const view *v = &s->tape->v;
+	*out = mem_alloc((2 * v->externals.n + 1) * sizeof **out);
+	TRY_MEM(*out);
+	for (uint32_t i = 0; i < v->externals.n; i++) {
+		uint32_t slot = g->slot[v->externals.at[i]];
+		(*out)[i] = f->slots[slot];
+		(*out)[v->externals.n + i] = r->counters ? r->counters[slot - g->v.inputs.n] : NULL;
+	}
+	return CLV_OK;
+}
+
+/* What a segment gets, its inputs and externals borrowed. */
+static segment_call call_of(const step *s, const frame *f, br_tensor *const *inputs, br_tensor *const *externals)
+{
+	return (segment_call){.code = s->compiled,
+	                      .v = &s->tape->v,
+	                      .sizes = f->exprs,
+	                      .symbols = f->symbols,
+	                      .inputs = inputs,
+	                      .externals = externals,
+	                      .counters = externals ? externals + s->tape->v.externals.n : NULL};
+}
+
+static clv_status run_on(const step *s, const segment_call *c, br_tensor **outputs)
 {
 	br_modes ambient;
 	br_modes_get(&ambient);
@@ -446,10 +430,23 @@ static clv_status run_code(const step *s, const frame *f, br_tensor *const *inpu
 	plain.grad = false;
 	memset(plain.autocast, 0, sizeof plain.autocast);
 	br_modes_set(&plain, 0);
-	clv_status st = code_run_view(s->compiled, &s->tape->v, f->exprs, inputs, outputs);
+	clv_status st = code_run_view(s->compiled, c, outputs);
 	br_modes_set(&ambient, 0);
 	if (st == CLV_OK)
 		atomic_fetch_add_explicit(&s->compiled->runs, 1, memory_order_relaxed);
+	return st;
+}
+
+/* Compiled code has its own casts and no gradients, whatever is on around it. */
+static clv_status run_code(const clv_program *g, const step *s, const frame *f, const run_spec *r,
+                           br_tensor *const *inputs, br_tensor **outputs)
+{
+	br_tensor **externals = NULL;
+	if (s->compiled->b->live)
+		TRY(find_externals(g, s, f, r, &externals));
+	segment_call c = call_of(s, f, inputs, externals);
+	clv_status st = run_on(s, &c, outputs);
+	mem_free(externals);
 	return st;
 }
 
@@ -458,8 +455,7 @@ static clv_status run_tape(const clv_program *g, const step *s, const frame *f, 
 {
 	const view *v = &s->tape->v;
 	br_tensor **externals = mem_alloc((v->externals.n + 1) * sizeof *externals);
-	if (!externals)
-		return fail_nomem();
+	TRY_MEM(externals);
 	for (uint32_t i = 0; i < v->externals.n; i++)
 		externals[i] = f->slots[g->slot[v->externals.at[i]]];
 	run_spec r = {.inputs = inputs,
@@ -487,7 +483,7 @@ static clv_status run_instead(const clv_program *g, const step *s, const frame *
 	return CLV_OK;
 }
 
-/* On the tape, and shown to who watches. */
+/* On the tape, and shown to the watcher. */
 static clv_status run_watched(const clv_program *g, const step *s, const frame *f, const run_spec *r,
                               br_tensor *const *inputs, br_tensor **outputs)
 {
@@ -497,9 +493,15 @@ static clv_status run_watched(const clv_program *g, const step *s, const frame *
 	TRY(run_tape(g, s, f, r, inputs, outputs));
 	clv_status st = br_synchronize(device ? device : "");
 	double ms = (double)(clock_nanoseconds() - start) / 1e6;
-	segment_call c = {s->compiled, v, f->exprs, f->symbols, inputs, outputs, ms};
+	br_tensor **externals = NULL;
+	if (st == CLV_OK)
+		st = find_externals(g, s, f, r, &externals);
+	segment_call c = call_of(s, f, inputs, externals);
+	c.outputs = outputs;
+	c.tape_ms = ms;
 	if (st == CLV_OK)
 		st = r->watch(r->watch_ctx, &c);
+	mem_free(externals);
 	for (uint32_t i = 0; st != CLV_OK && i < s->nresults; i++)
 		br_unref(outputs[i]);
 	return st;
@@ -515,7 +517,7 @@ static clv_status run_segment(const clv_program *g, const step *s, frame *f, con
 	for (uint32_t i = 0; i < s->nargs; i++)
 		inputs[i] = f->slots[g->slots_of.at[s->args + i]];
 	bool plain = (g->inference || !r->grad) && !r->watch && !r->tapes && code_serves(s->compiled, f->symbols);
-	clv_status st = plain      ? run_code(s, f, inputs, outputs)
+	clv_status st = plain      ? run_code(g, s, f, r, inputs, outputs)
 	                : r->watch ? run_watched(g, s, f, r, inputs, outputs)
 	                           : run_tape(g, s, f, r, inputs, outputs);
 	if (plain && st != CLV_OK && st != CLV_E_CANCELLED)
@@ -538,7 +540,7 @@ static clv_status run_step(const clv_program *g, const step *s, frame *f, const 
 	if (st == CLV_OK && s->nchecks)
 		st = run_checks(g, s, f);
 	if (st != CLV_OK)
-		return s->kind == STEP_SEGMENT ? st : at_node(g, s->node, st); /* its tape said where */
+		return s->kind == STEP_SEGMENT ? st : call_failed_at(g->p, g->names, s->node, st); /* its tape said where */
 	for (uint32_t i = 0; i < s->nfrees; i++) {
 		uint32_t slot = g->frees.at[s->frees + i];
 		br_unref(f->slots[slot]);
@@ -608,27 +610,16 @@ static clv_status check_result_sizes(const clv_program *g, const step *s, const 
 	return w.st == CLV_OK ? CLV_OK : fail_more(w.st, "node %s", node_name(g->names, s->node));
 }
 
-static void put_text(char *to, size_t n, const char *from)
-{
-	size_t k = strnlen(from, n - 1);
-	memcpy(to, from, k);
-	to[k] = '\0';
-}
-
-static void tell_place(const clv_program *g, node_id id, run_place *to)
-{
-	const node *n = &g->p->nodes.at[id];
-	put_text(to->name, sizeof to->name, node_name(g->names, id));
-	put_text(to->op, sizeof to->op, plan_s(g->p, n->op));
-	put_text(to->module, sizeof to->module, n->scope != NONE ? plan_s(g->p, g->p->scopes.at[n->scope].path) : "");
-}
-
 /* Global flags belong to the whole process: runs that set some take turns, or one would put back what another has set. A run
    inside of a run has the turn already. */
 static pthread_mutex_t flags_turn;
 static pthread_once_t flags_once = PTHREAD_ONCE_INIT;
+static struct {
+	pthread_t thread;
+	uint32_t depth, flags; /* of the process, before its first run */
+} flags_owner;             /* of flags_turn */
 
-static void flags_init(void)
+static void flags_new(void)
 {
 	pthread_mutexattr_t attr;
 	pthread_mutexattr_init(&attr);
@@ -637,18 +628,47 @@ static void flags_init(void)
 	pthread_mutexattr_destroy(&attr);
 }
 
-static void flags_enter(const clv_program *g)
+/* The thread whose turn it was is not in the child of a fork, unless it made the child. */
+static void flags_in_child(void)
 {
-	if (!g->flags)
+	bool mine = flags_owner.depth && pthread_equal(flags_owner.thread, pthread_self());
+	flags_new();
+	for (uint32_t i = 0; mine && i < flags_owner.depth; i++)
+		pthread_mutex_lock(&flags_turn);
+	if (mine || !flags_owner.depth)
 		return;
-	pthread_once(&flags_once, flags_init);
-	pthread_mutex_lock(&flags_turn);
+	br_modes now;
+	br_modes_get(&now);
+	now.flags = flags_owner.flags;
+	br_modes_set(&now, (1u << CTX_FLAG_COUNT) - 1);
+	flags_owner.depth = 0;
+}
+
+static void flags_init(void)
+{
+	flags_new();
+	(void)pthread_atfork(NULL, NULL, flags_in_child);
+}
+
+static void flags_enter(const clv_program *g, br_modes *ambient)
+{
+	if (g->flags) {
+		pthread_once(&flags_once, flags_init);
+		pthread_mutex_lock(&flags_turn);
+	}
+	br_modes_get(ambient);
+	if (g->flags && flags_owner.depth++ == 0) {
+		flags_owner.thread = pthread_self();
+		flags_owner.flags = ambient->flags;
+	}
 }
 
 static void flags_leave(const clv_program *g)
 {
-	if (g->flags)
-		pthread_mutex_unlock(&flags_turn);
+	if (!g->flags)
+		return;
+	flags_owner.depth--;
+	pthread_mutex_unlock(&flags_turn);
 }
 
 static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, pool_run *memory)
@@ -661,8 +681,7 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 	context_id now = NONE;
 	br_modes ambient;
 	br_autocast saved;
-	flags_enter(g);
-	br_modes_get(&ambient);
+	flags_enter(g, &ambient);
 	if (g->autocast)
 		br_autocast_enter(&saved);
 	for (uint32_t i = 0; i < g->steps.n && st == CLV_OK; i++) {
@@ -674,7 +693,7 @@ static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, p
 		if (memory)
 			pool_step(memory, i + 1);
 		if (r->place)
-			tell_place(g, s->node, r->place);
+			call_tell_place(g->p, g->names, s->node, r->place);
 		st = limited ? limits_check() : CLV_OK;
 		if (st == CLV_OK)
 			st = r->times ? run_timed(g, i, f, r) : run_step(g, s, f, r);
@@ -719,8 +738,7 @@ clv_status program_check_inputs(const clv_program *g, br_tensor *const *inputs)
 {
 	run_spec r = {.inputs = inputs};
 	frame *f = frame_take(g);
-	if (!f)
-		return fail_nomem();
+	TRY_MEM(f);
 	clv_status st = eval_sizes(g, &r, f);
 	for (uint32_t i = 0; st == CLV_OK && i < g->v.inputs.n; i++)
 		st = check_input(g, f, g->v.inputs.at[i], inputs[i]);
@@ -739,8 +757,7 @@ static void frame_unload(const clv_program *g, frame *f)
 static clv_status frame_load(const clv_program *g, const run_spec *r, frame **out)
 {
 	frame *f = frame_take(g);
-	if (!f)
-		return fail_nomem();
+	TRY_MEM(f);
 	clv_status st = eval_sizes(g, r, f);
 	if (st == CLV_OK)
 		st = load_inputs(g, r, f);
@@ -807,6 +824,19 @@ static clv_status run_as_captured(const clv_program *g, const run_spec *r, const
 	            input_name(g->p, found->other, scratch[1], sizeof scratch[1]));
 }
 
+static clv_status run_natively(const clv_program *g, const run_spec *r)
+{
+	native_turn turn = atomic_load_explicit(&g->turn, memory_order_acquire);
+	if (turn == NATIVE_WAITS)
+		return program_run_plain(g, r);
+	TRY(program_check_run(g, r));
+	if (turn == NATIVE_RUNS)
+		return native_part_run(g->native, r);
+	TRY(native_check(&engine_native, g->native, g, r));
+	atomic_store_explicit(&((clv_program *)g)->turn, NATIVE_RUNS, memory_order_release);
+	return CLV_OK;
+}
+
 /* What passes made has no gradients, and steps of its own; what it keeps must not come from within a transform. */
 static clv_status run_chosen(const clv_program *g, const run_spec *r)
 {
@@ -814,6 +844,8 @@ static clv_status run_chosen(const clv_program *g, const run_spec *r)
 	bool alone = (g->inference || !r->grad) && !r->times && !r->watch && !br_transforms();
 	if (((alone && g->assumes) || g->p->moved) && g->apart && !apart_holds(g->apart, g, r, &found))
 		return run_as_captured(g, r, &found);
+	if (alone && g->native)
+		return run_natively(g, r);
 	return alone && g->optimizer ? optimizer_run(g->optimizer, g, r) : program_run_plain(g, r);
 }
 
@@ -846,6 +878,13 @@ static clv_status run_undoable(const clv_program *g, const run_spec *r)
 	return st;
 }
 
+/* A fence would cut the graph behind an input: who trains puts one before it. */
+static bool wants_fence(const run_spec *r, uint32_t i)
+{
+	const br_tensor *t = r->inputs[i];
+	return t && !(r->grad && br_requires_grad(t)) && br_needs_fence(t);
+}
+
 /* A stranger's plan must not reach the memory around an input that is part of a larger tensor. */
 static clv_status run_fenced(const clv_program *g, const run_spec *r)
 {
@@ -853,7 +892,10 @@ static clv_status run_fenced(const clv_program *g, const run_spec *r)
 	br_tensor **inputs = mem_alloc(n * sizeof *inputs);
 	clv_status st = inputs ? CLV_OK : fail_nomem();
 	for (; done < n && st == CLV_OK; done += st == CLV_OK)
-		st = r->inputs[done] ? br_fence(r->inputs[done], &inputs[done]) : CLV_OK;
+		if (wants_fence(r, done))
+			st = br_fence(r->inputs[done], &inputs[done]);
+		else
+			inputs[done] = br_ref(r->inputs[done]);
 	if (st == CLV_OK) {
 		run_spec mine = *r;
 		mine.inputs = inputs;
@@ -868,7 +910,7 @@ static clv_status run_fenced(const clv_program *g, const run_spec *r)
 clv_status program_run(const clv_program *g, const run_spec *r)
 {
 	for (uint32_t i = 0; g->untrusted && i < g->v.inputs.n; i++)
-		if (r->inputs[i] && br_needs_fence(r->inputs[i]))
+		if (wants_fence(r, i))
 			return run_fenced(g, r);
 	return run_undoable(g, r);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "optimize/optimize.h"
 #include "plan/data.h"
 #include "plan/intern.h"
 #include "plan/ops.h"
@@ -40,8 +41,6 @@ static bool is_inside_of(const view *v, value_id id)
 	return x->kind == VALUE_RESULT && x->def >= first_of(v) && x->def < end_of(v);
 }
 
-/* ---- what is where ------------------------------------------------------------------------------------------------ */
-
 static void note_place(void *ctx, value_id v)
 {
 	walk *w = ctx;
@@ -68,25 +67,6 @@ static clv_status memory_new(const plan *p, memory *m)
 	return CLV_OK;
 }
 
-/* ---- nodes -------------------------------------------------------------------------------------------------------- */
-
-static bool takes_data(const plan *p, node_id n)
-{
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		if (p->symbols.at[s].data && node_takes(p, n, s))
-			return true;
-	return false;
-}
-
-static bool shape_on_data(const plan *p, const value *x)
-{
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		for (uint32_t d = 0; p->symbols.at[s].data && d < x->ndim; d++)
-			if (expr_depends(p, p->dims.at[x->shape + d], s))
-				return true;
-	return false;
-}
-
 static void check_tensor_value(void *ctx, value_id id)
 {
 	walk *w = ctx;
@@ -98,7 +78,7 @@ static void check_tensor_value(void *ctx, value_id id)
 		w->why = "takes or gives something that is no tensor";
 	else if (x->flags & VALUE_ODD)
 		w->why = "takes or gives a sparse or nested tensor";
-	else if (shape_on_data(p, x))
+	else if (shape_waits_for_data(p, x))
 		w->why = "has sizes that are read from data";
 }
 
@@ -126,7 +106,7 @@ static void check_replaced_node(walk *w)
 	const node *x = &p->nodes.at[w->n];
 	if (node_draws(p, w->n) || x->flags & (NODE_HOST | NODE_IMPURE) || strncmp(plan_s(p, x->op), "cleave::", 8) == 0)
 		w->why = "draws random numbers, reads data on the host, or has an effect";
-	if (!w->why && takes_data(p, w->n))
+	if (!w->why && node_takes_data(p, w->n))
 		w->why = "takes a number that is read from data";
 	for (uint32_t i = 0; i < x->nwrites && !w->why; i++)
 		if (!is_inside_of(w->v, alias_root(p, p->ids.at[x->writes + i])))
@@ -134,8 +114,6 @@ static void check_replaced_node(walk *w)
 	node_each_arg(p, w->n, check_read_value, w);
 	node_each_result(p, w->n, check_result_value, w);
 }
-
-/* ---- memory that goes out ------------------------------------------------------------------------------------------ */
 
 static bool has_sibling(const view *v, uint32_t i, value_id root)
 {

@@ -17,7 +17,7 @@ static const char *takes(const plan *p, node_id n)
 static clv_status accepts(const clv_runtime_options *o)
 {
 	TRY(br_team_check(o->threads));
-	if (o->max_memory && !o->sandbox && !br_pool_install())
+	if (o->max_memory && !br_pool_install())
 		return fail(CLV_E_UNSUPPORTED,
 		            "memory of runs cannot be limited: another allocator has taken the place of torch's");
 	return CLV_OK;
@@ -39,14 +39,15 @@ static clv_status fill(taped *t, const engine_order *o)
 {
 	program_spec spec = {.first = o->first,
 	                     .end = o->end,
-	                     .inference = true,
-	                     .untrusted = o->a->file,
+	                     .inference = !t->trains,
+	                     .untrusted = artifact_from_file(o->a),
 	                     .debug = o->o->debug,
 	                     .threads = o->o->threads};
 	code_list codes = {0};
 	optimize_level level;
 	TRY(optimize_level_read(o->o->optimize, &level));
 	spec.optimize = (uint8_t)level;
+	t->draws = view_draws(&o->of->v);
 	t->externals = mem_alloc((o->of->v.externals.n + 1) * sizeof *t->externals);
 	clv_status st = t->externals ? tape_load_codes(t, o, &codes) : fail_nomem();
 	spec.codes = codes.at;
@@ -57,15 +58,27 @@ static clv_status fill(taped *t, const engine_order *o)
 	return st;
 }
 
-static clv_status lower(const engine_order *o, void **out)
+static clv_status lower_as(const engine_order *o, bool trains, void **out)
 {
 	taped *t = mem_alloc(sizeof *t);
-	clv_status st = t ? fill(t, o) : fail_nomem();
+	TRY_MEM(t);
+	t->trains = trains;
+	clv_status st = fill(t, o);
 	if (st == CLV_OK)
 		*out = t;
 	else
 		release(t);
 	return st;
+}
+
+static clv_status lower(const engine_order *o, void **out)
+{
+	return lower_as(o, false, out);
+}
+
+static clv_status lower_training(const engine_order *o, void **out)
+{
+	return lower_as(o, true, out);
 }
 
 static clv_status bind(void *program, clv_tensor *const *externals)
@@ -94,18 +107,19 @@ static clv_status make_spec(const taped *t, const run_call *c, br_tensor **input
 	                  .symbols = c->symbols,
 	                  .numbers = c->numbers,
 	                  .times = c->times,
+	                  .grad = t->trains,
 	                  .place = c->place};
 	return CLV_OK;
 }
 
 /* A model may give a tensor of its own: the caller may write it, and nobody may write the file. */
-static clv_status own_outputs(br_tensor **outputs, uint32_t n)
+static clv_status own_outputs(br_tensor **outputs, uint32_t n, bool grad)
 {
 	for (uint32_t i = 0; i < n; i++) {
 		br_tensor *own;
 		if (!outputs[i] || !br_is_fixed(outputs[i]))
 			continue;
-		TRY(br_clone(outputs[i], false, &own));
+		TRY(br_clone(outputs[i], grad, &own));
 		br_unref(outputs[i]);
 		outputs[i] = own;
 	}
@@ -121,13 +135,26 @@ static clv_status run_in(const taped *t, const run_call *c, br_tensor **room, cl
 	TRY(make_spec(t, c, room, &spec));
 	spec.outputs = made;
 	TRY(program_run(g, &spec));
-	clv_status st = own_outputs(made, g->outputs.n);
+	clv_status st = own_outputs(made, g->outputs.n, t->trains);
 	for (uint32_t i = 0; g->writes_inputs && i < g->v.inputs.n && st == CLV_OK; i++)
 		st = br_refresh(c->inputs[i]);
 	for (uint32_t i = 0; i < g->outputs.n && st != CLV_OK; i++)
 		br_unref(made[i]);
 	TRY(st);
 	return br_give_all(made, g->outputs.n, outputs);
+}
+
+pthread_mutex_t tape_drawing = PTHREAD_MUTEX_INITIALIZER;
+
+static clv_status run_alone(const taped *t, const run_call *c, br_tensor **room, clv_tensor **outputs)
+{
+	bool alone = t->draws && !t->trains; /* a trainer holds it already */
+	if (alone)
+		pthread_mutex_lock(&tape_drawing);
+	clv_status st = run_in(t, c, room, outputs);
+	if (alone)
+		pthread_mutex_unlock(&tape_drawing);
+	return st;
 }
 
 static clv_status run(void *program, const run_call *c, clv_tensor **outputs)
@@ -139,23 +166,9 @@ static clv_status run(void *program, const run_call *c, clv_tensor **outputs)
 		atomic_fetch_add_explicit(&t->runs, 1, memory_order_relaxed);
 	if (n > FEW && !(room = mem_alloc(n * sizeof *room)))
 		return fail_nomem();
-	clv_status st = run_in(t, c, room, outputs);
+	clv_status st = run_alone(t, c, room, outputs);
 	if (room != few)
 		mem_free(room);
-	return st;
-}
-
-clv_status tape_check_run(const taped *t, const run_call *c)
-{
-	br_tensor *few[FEW], **inputs = few;
-	run_spec spec;
-	if (t->g->v.inputs.n > FEW && !(inputs = mem_alloc(t->g->v.inputs.n * sizeof *inputs)))
-		return fail_nomem();
-	clv_status st = make_spec(t, c, inputs, &spec);
-	if (st == CLV_OK)
-		st = program_check_run(t->g, &spec);
-	if (inputs != few)
-		mem_free(inputs);
 	return st;
 }
 
@@ -234,3 +247,26 @@ const engine engine_tape = {.name = "tape",
                             .segment = tape_segment_state,
                             .tensors = &tensors,
                             .sandbox = &tape_sandbox};
+
+/* Nothing around the elements of a leaf is reached, and what it shares memory with has leaves of its own. */
+static clv_status fenced_leaf(const clv_tensor *t, bool requires_grad, clv_tensor **out)
+{
+	br_tensor *from, *fenced, *made = NULL;
+	TRY(br_of(t, &from));
+	TRY(br_fence(from, &fenced));
+	clv_status st = br_leaf(fenced, requires_grad, &made);
+	br_unref(fenced);
+	return st == CLV_OK ? br_give(made, out) : st;
+}
+
+static const engine_tensors training_tensors = {device, to_device, clone, fenced_leaf, write_to};
+
+/* For trainers: runs leave the graph behind what they give. */
+const engine engine_training = {.name = "tape",
+                                .takes = takes,
+                                .lower = lower_training,
+                                .bind = bind,
+                                .run = run,
+                                .release = release,
+                                .accepts = accepts,
+                                .tensors = &training_tensors};

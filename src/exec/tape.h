@@ -1,6 +1,5 @@
 /* The engine over libtorch: programs of the tape behind the table of engines. */
-#ifndef EXEC_TAPE_H
-#define EXEC_TAPE_H
+#pragma once
 
 #include "exec/code.h"
 #include "exec/program.h"
@@ -16,19 +15,22 @@ typedef struct tape_segment {
 typedef struct taped {
 	clv_program *g;
 	br_tensor **externals; /* per external of the view; borrowed from the runtime's tensors */
+	bool trains;           /* gradients are wanted of its runs */
+	bool draws;            /* random numbers */
 	VEC(tape_segment) segments;
 	_Atomic uint64_t runs; /* of one with compiled segments */
 	arena arena;
 } taped;
 
 extern const engine engine_tape;
+/* Held by runs that draw random numbers: the generator belongs to the process, and a trainer puts its own in its place. */
+extern pthread_mutex_t tape_drawing;
+extern const engine engine_training; /* not in the list: callers get no runtime on it */
 
 static inline clv_program *tape_program(const runtime_plan *e)
 {
 	return ((const taped *)e->program)->g;
 }
-
-clv_status tape_check_run(const taped *t, const run_call *c); /* all that a run checks before its first step */
 /* tape_segments.c. The codes of the segments that run compiled, for the program; kept in t->segments. */
 typedef VEC(code *) code_list;
 clv_status tape_load_codes(taped *t, const engine_order *o, code_list *out);
@@ -37,6 +39,4 @@ void tape_changed(void *program, value_id external, const char *why);
 uint32_t tape_segments(const void *program);
 void tape_segment_state(const void *program, uint32_t i, clv_segment_state *out);
 
-extern const engine_sandbox tape_sandbox; /* sandbox.c */
-
-#endif
+extern const engine_sandbox tape_sandbox; /* tape_sandbox.c */

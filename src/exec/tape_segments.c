@@ -4,8 +4,6 @@
 #include "base/options.h"
 #include "exec/tape.h"
 
-/* ---- loading ------------------------------------------------------------------------------------------------------- */
-
 typedef struct loader {
 	taped *t;
 	const engine_order *o;
@@ -89,8 +87,6 @@ void tape_free_codes(taped *t)
 	vec_free(&t->segments);
 }
 
-/* ---- other weights ------------------------------------------------------------------------------------------------- */
-
 static bool reads(const view *v, value_id external)
 {
 	for (uint32_t i = 0; i < v->externals.n; i++)
@@ -108,8 +104,6 @@ void tape_changed(void *program, value_id external, const char *why)
 			code_stop(s->compiled, why);
 	}
 }
-
-/* ---- what runs ------------------------------------------------------------------------------------------------------ */
 
 uint32_t tape_segments(const void *program)
 {

@@ -64,3 +64,24 @@ void keep_shortest(double ms, double *shortest)
 {
 	*shortest = *shortest < 0 || ms < *shortest ? ms : *shortest;
 }
+
+bool memory_order_of(const br_meta *m, uint32_t *order)
+{
+	for (uint32_t d = 0; d < m->ndim; d++) {
+		uint32_t at = d;
+		for (; m->strides && at > 0 && m->strides[order[at - 1]] < m->strides[d]; at--)
+			order[at] = order[at - 1];
+		order[at] = d;
+	}
+	int64_t next = 1;
+	bool dense = m->strides != NULL;
+	for (uint32_t i = m->ndim; i-- > 0 && dense;) {
+		if (m->sizes[order[i]] == 1)
+			continue;
+		dense = m->strides[order[i]] == next;
+		next *= m->sizes[order[i]];
+	}
+	for (uint32_t d = 0; d < m->ndim && !dense; d++)
+		order[d] = d;
+	return dense;
+}

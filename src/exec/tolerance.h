@@ -1,6 +1,5 @@
 /* Comparing a run with the tape: how far its numbers may be off, by dtype, and helpers for lists of outputs. */
-#ifndef EXEC_TOLERANCE_H
-#define EXEC_TOLERANCE_H
+#pragma once
 
 #include "bridge/bridge.h"
 
@@ -11,5 +10,5 @@ double tolerance_for(const br_meta *m, double scale, double rtol, double atol);
 clv_status wait_for_all(br_tensor *const *tensors, uint32_t n); /* until the devices that they are on are done */
 void release_all(br_tensor **tensors, uint32_t n);              /* and leaves none there */
 void keep_shortest(double ms, double *shortest);                /* negative: there is none yet */
-
-#endif
+/* Dimensions from the slowest to the fastest in memory; row by row, and false, where elements do not lie side by side. */
+bool memory_order_of(const br_meta *m, uint32_t *order);

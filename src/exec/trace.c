@@ -78,8 +78,7 @@ static clv_status ask_support(decision *d)
 {
 	support_spec s = {.dynamic = d->t->o->dynamic};
 	d->no = arena_alloc(&d->texts, (d->from->nodes.n + 1) * sizeof *d->no);
-	if (!d->no)
-		return fail_nomem();
+	TRY_MEM(d->no);
 	TRY(d->t->b->support(d->t->b->ctx, d->from, &s, d->no, &d->texts));
 	TRY(support_limit(d->from, d->no, &d->texts)); /* back ends that others add say only what is their own */
 	for (node_id n = 0; n < d->from->nodes.n; n++) {
@@ -150,8 +149,7 @@ static clv_status find_externals(decision *d)
 {
 	trace_plan *o = &d->ordered;
 	o->externals = mem_alloc((o->p->values.n + 1) * sizeof *o->externals);
-	if (!o->externals)
-		return fail_nomem();
+	TRY_MEM(o->externals);
 	for (value_id v = 0; v < o->p->values.n; v++) {
 		uint32_t here = artifact_tensor_of(o->a, d->number, v);
 		if (here == NONE)
@@ -166,8 +164,7 @@ static clv_status find_externals(decision *d)
 static clv_status put_in_order(decision *d, node_id *firsts, node_id *ends)
 {
 	plan **plans = mem_alloc((d->t->from->plans.n + 1) * sizeof *plans);
-	if (!plans)
-		return fail_nomem();
+	TRY_MEM(plans);
 	clv_status st = segments_plan(&d->chosen, &plans[d->number], firsts, ends);
 	if (st == CLV_OK)
 		st = artifact_reordered(d->t->from, plans, &d->ordered.a);
@@ -505,8 +502,7 @@ static clv_status decide_plan(decision *d)
 	if (d->ordered.calls.n == 0)
 		return leave_all(d, "no example has the sizes that this plan is for");
 	int64_t *sizes = mem_alloc((d->from->symbols.n + 1) * sizeof *sizes);
-	if (!sizes)
-		return fail_nomem();
+	TRY_MEM(sizes);
 	clv_status st = trace_symbols(&d->ordered, sizes);
 	for (uint32_t i = 0; i < d->from->symbols.n; i++)
 		if (sizes[i] < 0)
@@ -652,8 +648,7 @@ static clv_status put_together(tracer *t, decision *all, artifact **out)
 {
 	uint32_t n = t->from->plans.n;
 	plan **plans = mem_alloc((n + 1) * sizeof *plans);
-	if (!plans)
-		return fail_nomem();
+	TRY_MEM(plans);
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; i < n && st == CLV_OK; i++)
 		st = plan_copy(all[i].ordered.p, &plans[i]);
@@ -705,6 +700,10 @@ static clv_status check_trace_options(const clv_artifact *a, const clv_trace_opt
 		return fail(CLV_E_INVALID, "clv_trace: a timeout is not negative, a threshold is between 0 and 1");
 	if (strcmp(a->part, "all") != 0)
 		return fail(CLV_E_UNSUPPORTED, "this file holds the %s of a model; trace the whole", a->part);
+	if (o->sandbox == CLV_SANDBOX_ON || o->sandbox > CLV_SANDBOX_OFF)
+		return fail(CLV_E_INVALID, "clv_trace: there is no tracing in a sandbox; sandbox is CLV_SANDBOX_AUTO or _OFF");
+	if (o->sandbox == CLV_SANDBOX_AUTO && artifact_unvouched(a))
+		return fail_unvouched(a, fail(CLV_E_UNSUPPORTED, "and nothing is traced in a sandbox"));
 	if (!a->weights)
 		return fail(CLV_E_UNSUPPORTED, "this file has no weights, which compiled parts hold");
 	return CLV_OK;
@@ -716,6 +715,7 @@ static clv_status tracer_open(tracer *t)
 	ro.unproven = ro.tape_only = true;
 	ro.optimize = t->o->optimize;
 	ro.engine = engine_tape.name;
+	ro.sandbox = CLV_SANDBOX_OFF; /* check_trace_options has asked */
 	TRY(backend_find(t->o->backend, &t->b));
 	TRY(t->b->check_args(t->b->ctx, t->o->args, t->o->nargs));
 	TRY(clv_runtime_create(t->from, &ro, &t->r));
@@ -728,8 +728,7 @@ static clv_status tracer_open(tracer *t)
 	strbuf_putc(&t->context, '\n');
 	TRY(machine_features(&t->context));
 	strbuf_putc(&t->context, '\0');
-	if (t->context.failed)
-		return fail_nomem();
+	TRY_MEM(!t->context.failed);
 	if (known && cache_open(t->o->cache, 0, &t->kept) != CLV_OK && t->o->log) /* it costs time later, and nothing now */
 		t->o->log(t->o->ctx, status_message());
 	t->temporary = t->o->workdir == NULL;

@@ -8,8 +8,7 @@
  * trace_weigh.c drops segments that are slower than the tape. An attempt is a range of nodes that is compiled and compared
  * with the tape: a segment, or half of one while a failure is bisected. Results are remembered by content: choosing
  * segments again compiles only what is new. */
-#ifndef EXEC_TRACE_H
-#define EXEC_TRACE_H
+#pragma once
 
 #include "exec/code.h"
 #include "exec/tape.h"
@@ -91,5 +90,3 @@ double undisturbed(double *ms, uint32_t n);
 
 /* trace_weigh.c. Marks those that are slower than the tape, by themselves or in the whole. */
 clv_status attempts_weigh(trace_plan *p, attempt *at, uint32_t n);
-
-#endif

@@ -25,27 +25,6 @@ typedef struct watch {
 
 /* ---- layouts ------------------------------------------------------------------------------------------------------ */
 
-/* Dimensions from the slowest to the fastest; row by row where elements do not lie side by side. */
-static void memory_order_of(const br_meta *m, uint32_t *order)
-{
-	for (uint32_t d = 0; d < m->ndim; d++) {
-		uint32_t at = d;
-		for (; m->strides && at > 0 && m->strides[order[at - 1]] < m->strides[d]; at--)
-			order[at] = order[at - 1];
-		order[at] = d;
-	}
-	int64_t next = 1;
-	bool dense = m->strides != NULL;
-	for (uint32_t i = m->ndim; i-- > 0 && dense;) {
-		if (m->sizes[order[i]] == 1)
-			continue;
-		dense = m->strides[order[i]] == next;
-		next *= m->sizes[order[i]];
-	}
-	for (uint32_t d = 0; d < m->ndim && !dense; d++)
-		order[d] = d;
-}
-
 static clv_status take_orders(br_tensor *const *tensors, uint32_t n, uint32_t *orders, uint32_t norders, int64_t *bytes)
 {
 	uint32_t at = 0;
@@ -56,7 +35,7 @@ static clv_status take_orders(br_tensor *const *tensors, uint32_t n, uint32_t *o
 		TRY(br_meta_get(tensors[i], &m));
 		if (at + m.ndim > norders)
 			return fail(CLV_E_INPUT, "a tensor has other dimensions than the plan says");
-		memory_order_of(&m, orders + at);
+		(void)memory_order_of(&m, orders + at);
 		at += m.ndim;
 		*bytes += m.strided ? br_numel(tensors[i]) * br_itemsize(tensors[i]) : 0;
 	}
@@ -95,8 +74,10 @@ static clv_status compare_outputs(attempt *a, const watch *w, br_tensor *const *
 
 static clv_status run_compiled(attempt *a, const segment_call *c, br_tensor *const *inputs, br_tensor **out, double *ms)
 {
+	segment_call mine = *c;
+	mine.inputs = inputs;
 	double start = clock_seconds();
-	clv_status st = code_run_view(a->code, c->v, c->sizes, inputs, out);
+	clv_status st = code_run_view(a->code, &mine, out);
 	if (st == CLV_OK)
 		st = br_synchronize(code_device(c->v));
 	*ms = (clock_seconds() - start) * 1e3;
@@ -166,8 +147,7 @@ static clv_status watch_segment(void *ctx, const segment_call *c)
 		return CLV_OK;
 	uint32_t n = c->v->inputs.n + c->v->outputs.n;
 	br_tensor **all = mem_alloc((n + 1) * sizeof *all);
-	if (!all)
-		return fail_nomem();
+	TRY_MEM(all);
 	br_tensor **out = all + c->v->inputs.n;
 	clv_status st = w->what == TIME ? run_and_time(w, a, c, out) : run_and_compare(w, a, c, all, out);
 	release_all(all, n);
@@ -180,8 +160,7 @@ static clv_status watch_segment(void *ctx, const segment_call *c)
 static clv_status watched_program(watch *w, clv_program **out)
 {
 	code **codes = mem_alloc((w->n + 1) * sizeof *codes);
-	if (!codes)
-		return fail_nomem();
+	TRY_MEM(codes);
 	for (uint32_t i = 0; i < w->n; i++)
 		codes[i] = w->at[i].code;
 	program_spec spec = {.end = w->p->p->nodes.n, .inference = true, .codes = codes, .ncodes = w->n};
@@ -219,8 +198,7 @@ clv_status trace_run(const clv_program *g, br_tensor *const *externals, const cl
 	if (c->ninputs != g->v.inputs.n)
 		return fail(CLV_E_INPUT, "the model takes %u inputs, the call has %u", g->v.inputs.n, c->ninputs);
 	br_tensor **inputs = mem_alloc((g->v.inputs.n + g->outputs.n + 1) * sizeof *inputs);
-	if (!inputs)
-		return fail_nomem();
+	TRY_MEM(inputs);
 	br_tensor **outputs = inputs + g->v.inputs.n;
 	run_spec spec = {.inputs = inputs, .externals = externals, .outputs = outputs, .watch = seen, .watch_ctx = ctx};
 	clv_status st = copy_inputs(g, c, inputs);
@@ -338,8 +316,7 @@ clv_status attempts_time(trace_plan *p, attempt *at, uint32_t n)
 {
 	watch w = {.p = p, .at = at, .n = n, .what = TIME, .times = mem_alloc((n + 1) * sizeof *w.times)};
 	watched x;
-	if (!w.times)
-		return fail_nomem();
+	TRY_MEM(w.times);
 	clv_status st = watched_new(&w, &x);
 	if (st == CLV_OK) {
 		for (uint32_t i = 0; st == CLV_OK && i < p->calls.n; i++)

@@ -6,8 +6,6 @@
 #include "exec/trace.h"
 #include "plan/data.h"
 
-/* ---- an attempt --------------------------------------------------------------------------------------------------- */
-
 static clv_status count_dims(const plan *p, const value_id *values, uint32_t n, uint32_t *out)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -64,8 +62,6 @@ static clv_status set_sizes(const trace_plan *p, const int64_t *example, attempt
 	return CLV_OK;
 }
 
-/* ---- what can be said without a compiler ---------------------------------------------------------------------------- */
-
 static clv_status set_why(attempt *a, const char *why)
 {
 	a->why = mem_strdup(why, strlen(why));
@@ -115,8 +111,6 @@ static clv_status refuse_early(const trace_plan *p, const int64_t *example, atte
 		TRY(vec_push(&a->blamed, n));
 	return idle ? set_why(a, "nothing goes into its segment: it is the same in every run") : CLV_OK;
 }
-
-/* ---- the job ------------------------------------------------------------------------------------------------------ */
 
 typedef struct job_texts {
 	VEC(job_size) sizes;
@@ -178,8 +172,6 @@ static job_spec spec_of(const tracer *t, const job_texts *j)
 	                  .inputs = j->inputs.at,
 	                  .ninputs = j->inputs.n};
 }
-
-/* ---- one batch of jobs -------------------------------------------------------------------------------------------- */
 
 typedef struct batch {
 	trace_plan *p;
@@ -284,8 +276,6 @@ static clv_status prepare_attempt(batch *b, attempt *a)
 	return st;
 }
 
-/* ---- compiling ---------------------------------------------------------------------------------------------------- */
-
 static bool report_progress(void *ctx, const job *jobs, uint32_t n)
 {
 	const tracer *t = ctx;
@@ -338,12 +328,12 @@ static clv_status note_blamed(const batch *b, const attempt *a, const job *j, tr
 {
 	artifact *alone;
 	node_names *names = NULL;
-	if (j->nculprits == 0)
+	if (j->nblamed == 0)
 		return CLV_OK;
 	TRY(artifact_take_nodes(b->p->a, b->p->number, a->segment.first, a->segment.end, &alone));
 	clv_status st = node_names_new(alone->plans.at[0].p, &names);
-	for (uint32_t i = 0; i < j->nculprits && st == CLV_OK; i++) {
-		node_id n = node_find(names, j->culprits[i]);
+	for (uint32_t i = 0; i < j->nblamed && st == CLV_OK; i++) {
+		node_id n = node_find(names, j->blamed[i]);
 		if (n != NONE)
 			st = vec_push(&m->blamed, n);
 	}
@@ -400,8 +390,6 @@ static void batch_free(batch *b)
 	vec_free(&b->made);
 	mem_free(b->example);
 }
-
-/* ---- loading ------------------------------------------------------------------------------------------------------ */
 
 static clv_status fill_segment(const tracer *t, attempt *a)
 {

@@ -32,8 +32,7 @@ static clv_status make_whole(weighing *w)
 	code **codes = mem_alloc((w->n + 1) * sizeof *codes);
 	uint32_t n = 0;
 	optimize_level level;
-	if (!codes)
-		return fail_nomem();
+	TRY_MEM(codes);
 	for (uint32_t i = 0; i < w->n; i++)
 		if (!w->at[i].dropped)
 			codes[n++] = w->at[i].code;

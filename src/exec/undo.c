@@ -14,35 +14,6 @@ struct undo {
 
 /* ---- what is changed ---------------------------------------------------------------------------------------------- */
 
-typedef struct guard_walk {
-	const plan *p;
-	bool found;
-} guard_walk;
-
-static void note_data(void *ctx, symbol_id s, value_id v, uint32_t dim)
-{
-	guard_walk *w = ctx;
-	(void)s;
-	(void)v;
-	(void)dim;
-	w->found = true;
-}
-
-static void note_guard(void *ctx, value_id v)
-{
-	guard_walk *w = ctx;
-	w->found |= (w->p->values.at[v].flags & VALUE_GUARD) != 0;
-	value_each_data(w->p, v, note_data, w);
-}
-
-bool node_guards(const plan *p, node_id n)
-{
-	uint16_t op = p->nodes.at[n].op_id;
-	guard_walk w = {p, op == OP_cleave_guard_equal || op == OP_cleave_python};
-	node_each_result(p, n, note_guard, &w);
-	return w.found;
-}
-
 /* One behind the last node of the view that may end a run; NONE: no node may. */
 static node_id guarded_end(const view *v)
 {
@@ -157,8 +128,7 @@ static clv_status copy_changed(const undo *u, const run_spec *r, undo_log *log)
 clv_status undo_begin(const undo *u, const run_spec *r, undo_log *log)
 {
 	*log = (undo_log){.tensors = mem_alloc((u->inputs.n + u->externals.n + u->devices.n + 1) * sizeof *log->tensors)};
-	if (!log->tensors)
-		return fail_nomem();
+	TRY_MEM(log->tensors);
 	clv_status st = copy_changed(u, r, log);
 	if (st != CLV_OK)
 		undo_end(log);

@@ -1,7 +1,6 @@
-/* A run that a guard ends has not happened: what it wrote and drew before is put back, so that another plan of the model can
+/* Undoes a run that a guard ends: its writes and random draws are restored, so that another plan of the model can
  * serve the call. */
-#ifndef EXEC_UNDO_H
-#define EXEC_UNDO_H
+#pragma once
 
 #include "exec/program.h"
 
@@ -20,7 +19,3 @@ clv_status undo_begin(const undo *u, const run_spec *r, undo_log *log);
 /* Puts it back; whole: all of it, for what Python code did, or a generator of the caller's, stays. */
 clv_status undo_run(const undo *u, const run_spec *r, const undo_log *log, bool *whole);
 void undo_end(undo_log *log);
-
-bool node_guards(const plan *p, node_id n); /* a run may end here, for what it reads from its data */
-
-#endif

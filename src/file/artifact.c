@@ -1,4 +1,5 @@
 /* Artifacts as data: made, filled, looked up, released. */
+#include "file/artifact_packed.h"
 #include "file/artifact_segments.h"
 
 #include <string.h>
@@ -26,6 +27,8 @@ static void plan_entry_free(artifact_plan *e)
 	vec_free(&e->consts);
 	vec_free(&e->points);
 	vec_free(&e->fixed);
+	vec_free(&e->same);
+	vec_free(&e->grads);
 	for (uint32_t i = 0; i < e->segments.n; i++)
 		segment_free(&e->segments.at[i]);
 	vec_free(&e->segments);
@@ -48,6 +51,7 @@ void artifact_free(artifact *a)
 	for (uint32_t i = 0; i < a->plans.n; i++)
 		plan_entry_free(&a->plans.at[i]);
 	vec_free(&a->plans);
+	packed_list_free(a);
 	vec_free(&a->notes);
 	vec_free(&a->allowed);
 	vec_free(&a->digests);
@@ -62,8 +66,7 @@ void artifact_free(artifact *a)
 
 clv_status artifact_text(artifact *a, const char *s, const char **out)
 {
-	*out = arena_str(&a->arena, s);
-	return *out ? CLV_OK : fail_nomem();
+	return arena_keep(&a->arena, s, out);
 }
 
 clv_status artifact_note_add(artifact *a, const char *key, const char *text)

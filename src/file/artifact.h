@@ -4,16 +4,23 @@
  * its tensors are the weights, by state_dict name, and the plans' constants. It is mapped: weights are read from disk when
  * they are used. An artifact is made by adding plans and tensors and then saved, or opened and looked at; an open one does
  * not change. */
-#ifndef FILE_ARTIFACT_H
-#define FILE_ARTIFACT_H
+#pragma once
 
 #include <stdatomic.h>
 
 #include "base/digest.h"
 #include "file/payload.h"
+#include "file/seal.h"
 
-/* Files without compiled segments are written as PLAIN, which readers of before know. Minor 1 has any_size. */
-enum { ARTIFACT_PLAIN_MAJOR = 1, ARTIFACT_MAJOR = 2, ARTIFACT_MINOR = 1 };
+/* Files with neither compiled segments nor packed weights are written as PLAIN, those with segments alone as COMPILED, and
+   those that do not train as PACKED, which readers of before know. Minor 1 has any_size, minor 2 what a forward asks of its inputs. */
+enum {
+	ARTIFACT_PLAIN_MAJOR = 1,
+	ARTIFACT_COMPILED_MAJOR = 2,
+	ARTIFACT_PACKED_MAJOR = 3,
+	ARTIFACT_MAJOR = 4,
+	ARTIFACT_MINOR = 2
+};
 
 typedef struct artifact_const {
 	value_id value;
@@ -38,8 +45,6 @@ typedef struct artifact_sizes {
 
 typedef VEC(uint32_t) order_list;
 typedef VEC(artifact_note) note_list;
-
-#define SEAL_TEXT 65 /* hexadecimal digits and a NUL */
 
 /* Nodes first … end-1 of a plan as compiled code. */
 typedef struct artifact_segment {
@@ -72,10 +77,40 @@ typedef struct artifact_plan {
 	VEC(artifact_const) consts; /* by value, ascending */
 	VEC(payload_number) fixed;  /* sizes that may change elsewhere and not here, by symbol: a plan for B=1 alone */
 	VEC(int64_t) points; /* sizes it was recorded at: one number per symbol that is no data symbol, point after point */
+	/* Facts about inputs that leave no operator, one per input; empty: the forward does not ask. */
+	VEC(uint32_t) same;               /* the first input that was the same tensor (`q is k`) */
+	VEC(int8_t) grads;                /* whether it required grad; -1: nobody asks */
 	segment_list segments;            /* compiled, ascending and apart */
 	VEC(artifact_fallback) fallbacks; /* by node; empty: nothing was asked to be compiled */
 	segment_list dropped;             /* were compiled, and are slower than the tape: nodes, back end and facts alone */
 } artifact_plan;
+
+/* What the native engine made of some tensor: bytes at … at+n-1 of those of its instruction set. */
+typedef enum piece_state { PIECE_UNCHECKED, PIECE_GOOD, PIECE_DAMAGED } piece_state;
+typedef struct packed_piece {
+	digest key, check; /* what it is; of its bytes */
+	size_t at, n;
+	uint8_t state; /* piece_state; atomic */
+} packed_piece;
+
+/* Weights packed for one instruction set (artifact_packed.h). */
+typedef struct artifact_packed {
+	const char *isa; /* "avx2" */
+	const uint8_t *data;
+	size_t n;
+	VEC(packed_piece) pieces; /* by key */
+} artifact_packed;
+
+/* Who vouches for an artifact, or why nobody does. An artifact made of another inherits it. */
+typedef enum vouching {
+	VOUCHED_MADE,   /* it was made in this process, of a live model */
+	VOUCHED_SAVED,  /* this user saved it: it has their seal */
+	VOUCHED_SIGNED, /* a trusted key signed it */
+	UNVOUCHED_NO_SEAL,
+	UNVOUCHED_NO_KEY, /* to check its seal with */
+	UNVOUCHED_OTHER,  /* user's seal */
+	UNVOUCHED_CHANGED /* since this user saved it */
+} vouching;
 
 typedef struct clv_artifact artifact;
 
@@ -92,23 +127,30 @@ struct clv_artifact {
 	VEC(artifact_plan) plans;
 	VEC(artifact_note) notes; /* where it comes from: "torch", "model", what the user adds */
 	payload *tensors;
+	VEC(artifact_packed) packed; /* one per instruction set */
 	arena arena;
 
 	_Atomic uint32_t users; /* the caller, runtimes, tensors on the mapped memory, artifacts that borrow from it */
 	artifact *base;         /* whose memory it borrows; NULL: none */
+
+	vouching vouching;
+
+	/* of one that trains (training.h): what is said of it as JSON, and its loss as the bytes of an artifact. NULL: it does not */
+	const char *training;
+	const void *loss;
+	size_t loss_n;
 
 	bool ready; /* of one that was made: its tensors have memories */
 
 	/* of one that was opened */
 	const void *data; /* all of it: mapped, or the caller's */
 	size_t data_n;
-	bool changes;              /* it is mapped, and the file may be written or truncated meanwhile */
+	_Atomic bool changes;      /* it is mapped, and the file may be written or truncated meanwhile */
 	VEC(const char *) allowed; /* operators beyond the list */
 	mapping map;
 	st_file *file;
 	VEC(digest) digests; /* per entry of the file */
 	const char *signer;  /* fingerprint of the key that the file names; NULL: it is not signed */
-	bool trusted;        /* that is a trusted key, and its signature was verified */
 };
 
 clv_status artifact_new(const char *part, artifact **out);
@@ -148,6 +190,8 @@ clv_status artifact_append(artifact *a, strbuf *out);                      /* th
 
 /* artifact_read.c. The bytes are hostile and stay in use. */
 clv_status artifact_parse(const void *data, size_t n, const clv_open_options *o, artifact **out);
+/* The same of bytes that are in a file: they are none that train, so that files are not in files in files. */
+clv_status artifact_parse_inner(const void *data, size_t n, const clv_open_options *o, artifact **out);
 clv_status artifact_open(const char *path, const clv_open_options *o, artifact **out);
 /* Every entry against its digest; CLV_E_PARSE names the first that differs. */
 clv_status artifact_check_data(const artifact *a);
@@ -155,9 +199,26 @@ clv_status artifact_check_entry(const artifact *a, uint32_t i);
 /* The file is signed with a key that the opener trusts. One that was made of others is not signed. */
 static inline bool artifact_signature_verified(const artifact *a)
 {
-	return a->trusted;
+	return a->file && a->vouching == VOUCHED_SIGNED;
 }
 bool artifact_looks_like(const void *data, size_t n); /* the beginning of a safetensors file */
+
+/* The data of a mapped file is from now on a copy, in the same place. CLV_E_IO: the file became shorter. */
+clv_status artifact_settle(artifact *a);
+/* Made from an open file, or one itself: its plans are hostile. */
+static inline bool artifact_from_file(const artifact *a)
+{
+	for (; a && !a->file; a = a->base)
+		;
+	return a;
+}
+
+/* artifact_seal.c. Puts this user's seal into the place for it, where there can be one. */
+void artifact_put_seal(char *head, size_t n);
+vouching artifact_check_seal(const char *head, size_t n);
+const char *artifact_unvouched(const artifact *a); /* why nobody vouches for it; NULL: somebody does */
+/* Puts that before the error that has just been made, and what to do behind it. */
+clv_status fail_unvouched(const artifact *a, clv_status st);
 
 /* artifact_sign.c. Checks a file and writes it again with a signature: whole or not at all. */
 clv_status artifact_sign(const char *path, const char *key, const clv_open_options *o, const char *output);
@@ -170,6 +231,8 @@ typedef struct artifact_range {
 	node_id first, end, cut;
 } artifact_range;
 clv_status artifact_take(const artifact *from, const char *part, const artifact_range *ranges, artifact **out);
+/* All of it, with its segments; without its packed weights. */
+clv_status artifact_copy(const artifact *from, artifact **out);
 /* Nodes first … end-1 of one plan as a whole artifact with one plan (plan_extract), which says nothing about the rest: equal
    segments of different models are equal. No sizes are proven for it. */
 clv_status artifact_take_nodes(const artifact *from, uint32_t plan_number, node_id first, node_id end, artifact **out);
@@ -180,11 +243,11 @@ clv_status artifact_take_segment(const artifact *from, uint32_t plan_number, uin
    segments are to be made of the plans in *out. Cuts are left out. */
 clv_status artifact_reordered(const artifact *from, plan *const *plans, artifact **out);
 
-/* src/artifact.c, of one that is being made. Cuts every plan where o->boundary says; then leaves of each only its part. */
+/* src/api/artifact.c, of one that is being made. Cuts every plan where o->boundary says; then leaves of each only its part. */
 clv_status artifact_cut(artifact *a, const clv_split_options *o);
 clv_status artifact_restrict(artifact *a, const char *part);
+/* A half of a whole model, on its tensors, as clv_artifact_split() would write it. */
+clv_status artifact_half(const artifact *a, const clv_split_options *o, bool prefix, artifact **out);
 /* What one half changes and the other has too, in whichever plan, cannot be in two files, or two runtimes: the other would
    not see it. cuts: per plan; NULL: as the plans are cut, every one. */
 clv_status artifact_check_apart(const artifact *a, const node_id *cuts);
-
-#endif

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "file/artifact_segments.h"
+#include "file/training.h"
 #include "plan/view.h"
 
 static bool is_stage(const char *part)
@@ -40,6 +41,18 @@ static clv_status check_range(const artifact *a, const artifact_plan *e)
 	if (!fits)
 		return fail(CLV_E_PARSE, "nodes %u to %u of %u are no part \"%.32s\"", e->first, e->end, n, a->part);
 	return check_stores(e);
+}
+
+/* Inputs are numbered in the order of their values, as views have them. */
+static clv_status check_asked(const artifact_plan *e)
+{
+	const plan *p = e->p;
+	bool fits = (e->same.n == 0 || e->same.n == p->inputs.n) && (e->grads.n == 0 || e->grads.n == p->inputs.n);
+	for (uint32_t i = 0; fits && i < e->same.n; i++)
+		fits = e->same.at[i] <= i && e->same.at[e->same.at[i]] == e->same.at[i];
+	for (uint32_t i = 1; fits && (e->same.n || e->grads.n) && i < p->inputs.n; i++)
+		fits = p->inputs.at[i - 1] < p->inputs.at[i];
+	return fits ? CLV_OK : fail(CLV_E_PARSE, "its list of inputs does not match the plan's %u inputs", p->inputs.n);
 }
 
 static clv_status check_points(const artifact_plan *e)
@@ -124,6 +137,7 @@ static clv_status check_plan(const artifact *a, uint32_t i)
 	view v;
 	TRY(check_range(a, e));
 	TRY(check_points(e));
+	TRY(check_asked(e));
 	TRY(check_const_order(e));
 	TRY(view_range(e->p, e->first, e->end, &v));
 	clv_status st = CLV_OK;
@@ -143,5 +157,5 @@ clv_status artifact_check(const artifact *a)
 	for (uint32_t i = 0; i < a->plans.n; i++) {
 		TRY_MORE(check_plan(a, i), "plan %u", i);
 	}
-	return CLV_OK;
+	return training_check(a);
 }

@@ -74,6 +74,10 @@ static clv_status take_facts(taker *t, const artifact_plan *from)
 	}
 	for (uint32_t k = 0; k < from->points.n; k++)
 		TRY(vec_push(&e->points, from->points.at[k]));
+	for (uint32_t k = 0; k < from->same.n; k++)
+		TRY(vec_push(&e->same, from->same.at[k]));
+	for (uint32_t k = 0; k < from->grads.n; k++)
+		TRY(vec_push(&e->grads, from->grads.at[k]));
 	for (uint32_t k = 0; k < from->consts.n; k++) {
 		artifact_const c = from->consts.at[k];
 		c.tensor = t->moved[c.tensor];
@@ -126,11 +130,14 @@ static clv_status taker_init(taker *t, const char *part)
 {
 	const artifact *from = t->from;
 	uint32_t n = from->tensors->tensors.n;
+	if (from->training)
+		return fail(CLV_E_UNSUPPORTED, "the file is for training: nothing else can be made of it");
 	t->wanted = mem_alloc(n * sizeof(bool) + 1);
 	t->moved = mem_ids((size_t)n + 1);
 	TRY_MEM(t->wanted && t->moved);
 	TRY(artifact_new(part, &t->to));
 	t->to->weights = from->weights;
+	t->to->vouching = from->vouching;
 	t->to->base = artifact_ref(from);
 	return CLV_OK;
 }
@@ -358,5 +365,24 @@ clv_status artifact_reordered(const artifact *from, plan *const *plans, artifact
 		st = reorder_all(&t, plans, &taken);
 	for (uint32_t i = taken; i < from->plans.n; i++)
 		plan_free(plans[i]);
+	return taker_end(&t, st, out);
+}
+
+/* ---- all of it ---------------------------------------------------------------------------------------------------- */
+
+clv_status artifact_copy(const artifact *from, artifact **out)
+{
+	taker t = {.from = from};
+	artifact_range *ranges = mem_alloc((from->plans.n + 1) * sizeof *ranges);
+	clv_status st = ranges ? taker_init(&t, from->part) : fail_nomem();
+	for (uint32_t i = 0; ranges && i < from->plans.n; i++) {
+		const artifact_plan *e = &from->plans.at[i];
+		ranges[i] = (artifact_range){e->first, e->end, e->cut};
+	}
+	if (st == CLV_OK)
+		st = take_all(&t, ranges);
+	for (uint32_t i = 0; i < from->plans.n && st == CLV_OK; i++)
+		st = keep_segments(&t, i);
+	mem_free(ranges);
 	return taker_end(&t, st, out);
 }

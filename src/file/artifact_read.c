@@ -5,10 +5,12 @@
 
 #include "file/artifact.h"
 #include "file/artifact_keys.h"
+#include "file/artifact_packed.h"
 #include "file/artifact_segments.h"
 #include "file/json.h"
 #include "file/operators.h"
 #include "file/signature.h"
+#include "file/training.h"
 
 /* ---- the header ------------------------------------------------------------------------------------------------- */
 
@@ -19,12 +21,11 @@ static clv_status check_version(const json_t *root)
 	if (!json_is_integer(major) || !json_is_integer(minor) || json_array_size(version) != 2)
 		return fail(CLV_E_PARSE, "\"version\" is no pair of numbers");
 	if (json_integer_value(major) < ARTIFACT_PLAIN_MAJOR || json_integer_value(major) > ARTIFACT_MAJOR)
-		return fail(
-			CLV_E_PARSE,
-			"the file has version %lld.%lld, this library reads versions %d.x and %d.x: open it with the Cleave "
-			"that wrote it or a newer one, or save the model again with this one",
-			(long long)json_integer_value(major), (long long)json_integer_value(minor), ARTIFACT_PLAIN_MAJOR,
-			ARTIFACT_MAJOR);
+		return fail(CLV_E_PARSE,
+		            "the file has version %lld.%lld, this library reads versions %d.x to %d.x: open it with the Cleave "
+		            "that wrote it or a newer one, or save the model again with this one",
+		            (long long)json_integer_value(major), (long long)json_integer_value(minor), ARTIFACT_PLAIN_MAJOR,
+		            ARTIFACT_MAJOR);
 	return CLV_OK;
 }
 
@@ -159,6 +160,27 @@ static clv_status read_fixed(artifact *a, artifact_plan *e, const json_t *o)
 	return CLV_OK;
 }
 
+/* Absent: the forward does not ask which of its inputs are the same tensor, or require grad. */
+static clv_status read_asked(artifact_plan *e, const json_t *o)
+{
+	const json_t *same = json_object_get(o, "same_inputs"), *grads = json_object_get(o, "requires_grad");
+	if ((same && !json_is_array(same)) || (grads && !json_is_array(grads)))
+		return fail(CLV_E_PARSE, "\"same_inputs\" or \"requires_grad\" is no list");
+	for (size_t i = 0; i < json_array_size(same); i++) {
+		uint32_t first;
+		if (!json_id(json_array_get(same, i), &first))
+			return fail(CLV_E_PARSE, "\"same_inputs\" has something that is no input");
+		TRY(vec_push(&e->same, first));
+	}
+	for (size_t i = 0; i < json_array_size(grads); i++) {
+		const json_t *x = json_array_get(grads, i);
+		if (!json_is_null(x) && !json_is_boolean(x))
+			return fail(CLV_E_PARSE, "\"requires_grad\" has something that is neither true, false nor null");
+		TRY(vec_push(&e->grads, (int8_t)(json_is_null(x) ? -1 : json_is_true(x))));
+	}
+	return CLV_OK;
+}
+
 static clv_status read_const(artifact *a, artifact_plan *e, value_id v, const json_t *consts)
 {
 	char *label;
@@ -205,6 +227,7 @@ static clv_status read_plan(artifact *a, uint32_t number, const json_t *from, co
 	TRY(operators_check(e->p, o->allow_operators, o->nallow_operators));
 	TRY(read_range(e, from));
 	TRY(read_fixed(a, e, from));
+	TRY(read_asked(e, from));
 	TRY(read_points(e, from));
 	return read_consts(a, e, from);
 }
@@ -265,6 +288,8 @@ static clv_status read_description(artifact *a, const json_t *root, const clv_op
 	TRY(payload_from(a->file, PAYLOAD_WEIGHTS, &a->tensors));
 	TRY(read_plans(a, root, o));
 	TRY(segments_read(a));
+	TRY(packed_read(a));
+	TRY(training_find(a));
 	TRY(artifact_check(a));
 	return o->check_data ? artifact_check_data(a) : CLV_OK;
 }
@@ -287,7 +312,8 @@ static clv_status read_signature(artifact *a, const void *data, size_t n, const 
 		TRY(signature_claimed(data, n, fingerprint));
 	else
 		return CLV_OK;
-	a->trusted = o->ntrusted_keys > 0;
+	if (o->ntrusted_keys)
+		a->vouching = VOUCHED_SIGNED;
 	return artifact_text(a, fingerprint, &a->signer);
 }
 
@@ -311,7 +337,7 @@ static clv_status keep_allowed(artifact *a, const clv_open_options *o)
 	return CLV_OK;
 }
 
-static clv_status parse_into(artifact *a, const void *data, size_t n, const clv_open_options *o)
+static clv_status parse_into(artifact *a, const void *data, size_t n, const clv_open_options *o, bool inner)
 {
 	json_t *root;
 	size_t text_n;
@@ -321,6 +347,8 @@ static clv_status parse_into(artifact *a, const void *data, size_t n, const clv_
 	TRY(keep_allowed(a, o));
 	TRY(st_parse(data, n, &a->file));
 	TRY(check_signature_place(a));
+	if (inner && st_metadata(a->file, ARTIFACT_TRAINING_KEY, &text_n))
+		return fail(CLV_E_PARSE, "a file in a file cannot train");
 	const char *text = st_metadata(a->file, ARTIFACT_KEY, &text_n);
 	if (!text)
 		return not_an_artifact(a->file);
@@ -328,22 +356,47 @@ static clv_status parse_into(artifact *a, const void *data, size_t n, const clv_
 	clv_status st = check_version(root);
 	if (st == CLV_OK)
 		st = check_header(data, a->file);
+	if (st == CLV_OK && a->vouching != VOUCHED_SIGNED)
+		a->vouching = artifact_check_seal(data, st_header_size(a->file));
 	if (st == CLV_OK)
 		st = read_description(a, root, o);
 	json_decref(root);
 	return st;
 }
 
-clv_status artifact_parse(const void *data, size_t n, const clv_open_options *o, artifact **out)
+static clv_status parse(const void *data, size_t n, const clv_open_options *o, bool inner, artifact **out)
 {
 	artifact *a;
 	TRY(artifact_new("", &a));
-	clv_status st = parse_into(a, data, n, o);
+	a->vouching = UNVOUCHED_NO_SEAL;
+	clv_status st = parse_into(a, data, n, o, inner);
 	if (st == CLV_OK)
 		*out = a;
 	else
 		artifact_free(a);
 	return st;
+}
+
+clv_status artifact_parse(const void *data, size_t n, const clv_open_options *o, artifact **out)
+{
+	return parse(data, n, o, false, out);
+}
+
+clv_status artifact_parse_inner(const void *data, size_t n, const clv_open_options *o, artifact **out)
+{
+	return parse(data, n, o, true, out);
+}
+
+/* Parses the bytes whose seal was checked, even if the file is written meanwhile. */
+static clv_status own_header(mapping *m)
+{
+	uint64_t length = 0;
+	if (m->n < sizeof length)
+		return CLV_OK;
+	TRY(mapping_own(m, sizeof length));
+	for (int i = sizeof length - 1; i >= 0; i--)
+		length = length << 8 | m->at[i];
+	return length <= ST_HEADER_MAX && length <= m->n - sizeof length ? mapping_own(m, length + sizeof length) : CLV_OK;
 }
 
 clv_status artifact_open(const char *path, const clv_open_options *o, artifact **out)
@@ -352,7 +405,9 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 	artifact *a;
 	bool copied = o->copy || o->check_data || o->ntrusted_keys; /* what was checked is what runs */
 	TRY(file_map(path, copied, &map));
-	clv_status st = artifact_parse(map.at, map.n, o, &a);
+	clv_status st = copied ? CLV_OK : own_header(&map);
+	if (st == CLV_OK)
+		st = artifact_parse(map.at, map.n, o, &a);
 	if (st != CLV_OK) {
 		file_unmap(&map);
 		return st == CLV_E_NOMEM ? st : fail_more(st, "%s", path);
@@ -360,6 +415,14 @@ clv_status artifact_open(const char *path, const clv_open_options *o, artifact *
 	a->map = map;
 	a->changes = !copied;
 	*out = a;
+	return CLV_OK;
+}
+
+clv_status artifact_settle(artifact *a)
+{
+	if (a->changes)
+		TRY(mapping_settle(&a->map));
+	a->changes = false;
 	return CLV_OK;
 }
 

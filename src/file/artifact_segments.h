@@ -1,6 +1,5 @@
 /* Compiled segments of an artifact, for the code that writes, reads and checks it. */
-#ifndef FILE_ARTIFACT_SEGMENTS_H
-#define FILE_ARTIFACT_SEGMENTS_H
+#pragma once
 
 #include "file/artifact.h"
 
@@ -23,5 +22,3 @@ clv_status segment_entry(uint32_t plan_number, uint32_t segment, const char *mem
    like a member of a segment is one. */
 clv_status segments_print(const artifact *a, strbuf *out);
 clv_status segments_read(artifact *a);
-
-#endif

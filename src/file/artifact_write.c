@@ -3,8 +3,10 @@
 
 #include "file/artifact.h"
 #include "file/artifact_keys.h"
+#include "file/artifact_packed.h"
 #include "file/artifact_segments.h"
 #include "file/json.h"
+#include "file/training.h"
 
 /* Torch's kernels take other ways for data that is not aligned to 64 bytes, and add up in another order. A tensor whose
    size is no multiple of that leaves its neighbour askew: such ones come last. Small ones are copied when they are bound;
@@ -76,6 +78,15 @@ static clv_status add_group(layout *l, const payload *p, group g)
 	return CLV_OK;
 }
 
+/* An entry that is no tensor, and what has to be behind it. */
+static clv_status add_bytes(layout *l, const artifact *a, st_entry *e)
+{
+	TRY(vec_push(&l->shapes, (int64_t)e->nbytes));
+	e->shape = &l->shapes.at[l->shapes.n - 1];
+	TRY(vec_push(&l->entries, *e));
+	return align_next(l, a->tensors, e->nbytes);
+}
+
 static clv_status add_member_entry(layout *l, const artifact *a, uint32_t plan_number, uint32_t segment,
                                    const artifact_member *m)
 {
@@ -83,10 +94,7 @@ static clv_status add_member_entry(layout *l, const artifact *a, uint32_t plan_n
 	TRY(segment_entry(plan_number, segment, m->name, &l->arena, &e.name));
 	if (payload_find(a->tensors, e.name) != NONE)
 		return fail(CLV_E_INVALID, "a tensor has the name \"%s\", which is that of a compiled segment", e.name);
-	TRY(vec_push(&l->shapes, (int64_t)m->n));
-	e.shape = &l->shapes.at[l->shapes.n - 1];
-	TRY(vec_push(&l->entries, e));
-	return align_next(l, a->tensors, m->n);
+	return add_bytes(l, a, &e);
 }
 
 static clv_status add_members(layout *l, const artifact *a)
@@ -100,9 +108,36 @@ static clv_status add_members(layout *l, const artifact *a)
 	return CLV_OK;
 }
 
+static clv_status add_packed_entry(layout *l, const artifact *a, const artifact_packed *x)
+{
+	st_entry e = {.dtype = DT_U8, .ndim = 1, .data = x->data, .nbytes = x->n};
+	TRY(packed_entry(x->isa, &l->arena, &e.name));
+	if (payload_find(a->tensors, e.name) != NONE)
+		return fail(CLV_E_INVALID, "a tensor has the name \"%s\", which is that of packed weights", e.name);
+	return add_bytes(l, a, &e);
+}
+
+static clv_status add_packed(layout *l, const artifact *a)
+{
+	for (uint32_t i = 0; i < a->packed.n; i++)
+		TRY(add_packed_entry(l, a, &a->packed.at[i]));
+	return CLV_OK;
+}
+
+static clv_status add_loss(layout *l, const artifact *a)
+{
+	st_entry e = {.name = PAYLOAD_LOSS, .dtype = DT_U8, .ndim = 1, .data = a->loss, .nbytes = a->loss_n};
+	if (!a->training)
+		return CLV_OK;
+	if (payload_find(a->tensors, e.name) != NONE)
+		return fail(CLV_E_INVALID, "a tensor has the name \"%s\", which is that of the loss", e.name);
+	return add_bytes(l, a, &e);
+}
+
+/* Members of segments, packed weights, a loss. */
 static size_t count_members(const artifact *a)
 {
-	size_t n = 0;
+	size_t n = a->packed.n + 1;
 	for (uint32_t i = 0; i < a->plans.n; i++)
 		for (uint32_t k = 0; k < a->plans.at[i].segments.n; k++)
 			n += a->plans.at[i].segments.at[k].members.n;
@@ -117,6 +152,8 @@ static clv_status lay_out_entries(layout *l, const artifact *a)
 	TRY(add_group(l, p, WHOLE_LINES));
 	TRY(add_group(l, p, LARGE));
 	TRY(add_members(l, a));
+	TRY(add_packed(l, a));
+	TRY(add_loss(l, a));
 	return add_group(l, p, LITTLE);
 }
 
@@ -168,6 +205,19 @@ static clv_status put_fixed(const artifact_plan *e, json_t *o)
 	return CLV_OK;
 }
 
+static clv_status put_asked(const artifact_plan *e, json_t *o)
+{
+	json_t *grads;
+	if (e->same.n)
+		TRY(json_put_ids(o, "same_inputs", e->same.at, e->same.n));
+	if (e->grads.n == 0)
+		return CLV_OK;
+	TRY(json_put_list(o, "requires_grad", &grads));
+	for (uint32_t i = 0; i < e->grads.n; i++)
+		TRY(json_push(grads, e->grads.at[i] < 0 ? json_null() : json_boolean(e->grads.at[i])));
+	return CLV_OK;
+}
+
 static clv_status put_plan_entry(const artifact *a, const artifact_plan *e, json_t *list)
 {
 	json_t *o = json_object();
@@ -177,6 +227,7 @@ static clv_status put_plan_entry(const artifact *a, const artifact_plan *e, json
 	TRY(json_put(o, "cut", e->cut == NONE ? json_null() : json_integer(e->cut)));
 	TRY(json_put(o, "stores", json_integer(e->nstores)));
 	TRY(put_fixed(e, o));
+	TRY(put_asked(e, o));
 	TRY(put_points(e, o));
 	return put_consts(a, e, o);
 }
@@ -227,11 +278,20 @@ typedef struct description {
 	const layout *l;
 } description;
 
+/* Without any of these the file is what it always was. */
+static uint32_t major_version(const artifact *a)
+{
+	if (a->training)
+		return ARTIFACT_MAJOR;
+	if (a->packed.n)
+		return ARTIFACT_PACKED_MAJOR;
+	return segments_any(a) ? ARTIFACT_COMPILED_MAJOR : ARTIFACT_PLAIN_MAJOR;
+}
+
 static clv_status put_description(const void *ctx, json_t *root)
 {
 	const artifact *a = ((const description *)ctx)->a;
-	/* without compiled code the file is what it always was */
-	const uint32_t version[] = {segments_any(a) ? ARTIFACT_MAJOR : ARTIFACT_PLAIN_MAJOR, ARTIFACT_MINOR};
+	const uint32_t version[] = {major_version(a), ARTIFACT_MINOR};
 	TRY(json_put_ids(root, "version", version, 2));
 	TRY(json_put_string(root, "producer", "cleave " CLV_VERSION));
 	TRY(json_put_string(root, "part", a->part));
@@ -253,7 +313,7 @@ static clv_status put_description(const void *ctx, json_t *root)
 
 /* ---- the file --------------------------------------------------------------------------------------------------- */
 
-/* The texts of the metadata, in order; the first is the place for the check. */
+/* The texts of the metadata, in order; the first two are the places for check and seal. */
 typedef struct texts {
 	VEC(st_text) at;
 	VEC(strbuf) owned;
@@ -285,6 +345,8 @@ static clv_status make_texts(const artifact *a, const layout *l, texts *t)
 	strbuf *b;
 	TRY(new_text(t, ARTIFACT_CHECK_KEY, &b));
 	strbuf_puts(b, ARTIFACT_NO_CHECK);
+	TRY(new_text(t, ARTIFACT_SEAL_KEY, &b));
+	strbuf_puts(b, ARTIFACT_NO_SEAL);
 	TRY(new_text(t, ARTIFACT_KEY, &b));
 	TRY(json_write(put_description, &(description){a, l}, b));
 	for (uint32_t i = 0; i < a->plans.n; i++) {
@@ -296,6 +358,14 @@ static clv_status make_texts(const artifact *a, const layout *l, texts *t)
 	if (segments_any(a) || fallbacks_any(a)) {
 		TRY(new_text(t, ARTIFACT_SEGMENTS_KEY, &b));
 		TRY(segments_print(a, b));
+	}
+	if (a->packed.n) {
+		TRY(new_text(t, ARTIFACT_PACKED_KEY, &b));
+		TRY(packed_print(a, b));
+	}
+	if (a->training) {
+		TRY(new_text(t, ARTIFACT_TRAINING_KEY, &b));
+		strbuf_puts(b, a->training);
 	}
 	TRY(new_text(t, PAYLOAD_KEY, &b));
 	TRY(payload_header(a->tensors, b));
@@ -328,13 +398,15 @@ static clv_status make_image(const artifact *a, const layout *l, st_image *out)
 		st = st_layout_mapped(l->entries.at, l->entries.n, t.at.at, t.at.n, out);
 	texts_free(&t);
 	TRY(st);
+	if (!artifact_unvouched(a))
+		artifact_put_seal(out->head, out->head_n);
 	st = artifact_put_check(out->head, out->head_n);
 	if (st != CLV_OK)
 		st_image_free(out);
 	return st;
 }
 
-/* Beside the path, or else to the bytes. */
+/* To a temporary file next to the path, or else to the bytes. */
 static clv_status write_or_append(artifact *a, const char *path, st_pending *file, strbuf *bytes)
 {
 	layout l = {0};

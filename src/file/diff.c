@@ -205,6 +205,18 @@ static void points_text(const artifact_plan *e, strbuf *b)
 	}
 }
 
+static void asked_text(const artifact_plan *e, strbuf *b)
+{
+	for (uint32_t i = 0; i < e->same.n; i++)
+		if (e->same.at[i] != i)
+			strbuf_printf(b, "%sinput %u is input %u", b->n ? ", " : "", i, e->same.at[i]);
+	if (e->same.n && b->n == 0)
+		strbuf_puts(b, "all are different tensors");
+	for (uint32_t i = 0; i < e->grads.n; i++)
+		if (e->grads.at[i] >= 0)
+			strbuf_printf(b, "%sinput %u %s grad", b->n ? ", " : "", i, e->grads.at[i] ? "requires" : "needs no");
+}
+
 static void range_text(const artifact_plan *e, strbuf *b)
 {
 	strbuf_printf(b, "%u to %u", e->first, e->end);
@@ -289,6 +301,7 @@ static clv_status diff_entry(files *f, uint32_t a, uint32_t b)
 	TRY(compare_entries(f, "cut", cut_text, x, y));
 	TRY(compare_ints(f->d, "stored outputs", x->nstores, y->nstores));
 	TRY(compare_entries(f, "points proven", points_text, x, y));
+	TRY(compare_entries(f, "asked of inputs", asked_text, x, y));
 	segments_text(f, f->a, a, &f->d->before);
 	segments_text(f, f->b, b, &f->d->after);
 	TRY(diff_compare(f->d, "", "compiled segments"));

@@ -1,6 +1,5 @@
 /* Two artifacts compared (plan/diff.h has the list that is filled). */
-#ifndef FILE_DIFF_H
-#define FILE_DIFF_H
+#pragma once
 
 #include "file/artifact.h"
 #include "plan/diff.h"
@@ -11,5 +10,3 @@ clv_status data_diff(diff *d, const artifact *a, uint32_t tensor_a, const artifa
 
 /* diff.c */
 clv_status artifact_diff(diff *d, const artifact *a, const artifact *b, clv_diff_weights how);
-
-#endif

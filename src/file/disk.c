@@ -1,6 +1,7 @@
 /* Reads, maps and writes whole files.
  * What is written goes to a file of another name next to the target, which then takes its place: a reader sees the old
  * content or the new one, never a part. */
+#define _GNU_SOURCE /* memfd_create */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,11 +13,6 @@
 #include <unistd.h>
 
 #include "file/safetensors.h"
-
-static clv_status fail_io(const char *what, const char *path)
-{
-	return fail(CLV_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
-}
 
 static _Thread_local struct {
 	uint64_t left;
@@ -138,6 +134,48 @@ clv_status file_map(const char *path, bool copy, mapping *out)
 	clv_status st = map_open(fd, path, copy, out);
 	if (st != CLV_OK)
 		file_unmap(out);
+	close(fd);
+	return st;
+}
+
+/* Pages that are written are the process's own. */
+clv_status mapping_own(const mapping *m, size_t n)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	if (mprotect(m->at, n, PROT_READ | PROT_WRITE) != 0)
+		return fail(CLV_E_IO, "cannot copy the start of a file: %s", strerror(errno));
+	for (size_t at = 0; at < n; at += page) {
+		volatile uint8_t *byte = m->at + at;
+		*byte = *byte;
+	}
+	return mprotect(m->at, n, PROT_READ) == 0 ? CLV_OK : fail(CLV_E_IO, "cannot protect a file: %s", strerror(errno));
+}
+
+/* write() says that a page is no more, where reading it would end the process. */
+static clv_status settle_in(int fd, const mapping *m)
+{
+	for (size_t at = 0; at < m->n;) {
+		ssize_t put = write(fd, m->at + at, m->n - at);
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put <= 0)
+			return fail(CLV_E_IO, "cannot copy the file: %s",
+			            put < 0 && errno != EFAULT ? strerror(errno) : "it became shorter while it was read");
+		at += (size_t)put;
+	}
+	return mmap(m->at, m->n, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0) == m->at
+	           ? CLV_OK
+	           : fail(CLV_E_IO, "cannot map a copy of the file: %s", strerror(errno));
+}
+
+clv_status mapping_settle(const mapping *m)
+{
+	if (!m->at)
+		return CLV_OK;
+	int fd = memfd_create("cleave-copy", MFD_CLOEXEC);
+	if (fd < 0)
+		return fail(CLV_E_IO, "cannot make memory for a copy of the file: %s", strerror(errno));
+	clv_status st = settle_in(fd, m);
 	close(fd);
 	return st;
 }

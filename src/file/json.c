@@ -12,6 +12,21 @@ static bool room_for_strings(size_t n)
 	return room != NULL;
 }
 
+static bool has_word(const char *text, size_t n, size_t at, const char *word)
+{
+	size_t m = strlen(word);
+	return at <= n && n - at >= m && memcmp(text + at, word, m) == 0;
+}
+
+/* Python writes NaN, Infinity and -Infinity, which are not JSON. The reader has stopped behind such a word, or its sign. */
+static bool is_not_finite(const char *text, size_t n, const json_error_t *error)
+{
+	size_t at = error->position > 0 ? (size_t)error->position : 0;
+	return json_error_code(error) == json_error_numeric_overflow || (at >= 3 && has_word(text, n, at - 3, "NaN")) ||
+	       (at >= 8 && has_word(text, n, at - 8, "Infinity")) ||
+	       (at >= 1 && text[at - 1] == '-' && has_word(text, n, at, "Infinity"));
+}
+
 clv_status json_read(const char *text, size_t n, const char *what, json_t **out)
 {
 	json_error_t error = {0};
@@ -21,7 +36,9 @@ clv_status json_read(const char *text, size_t n, const char *what, json_t **out)
 	if (!read && json_error_code(&error) == json_error_out_of_memory)
 		return fail_nomem();
 	if (!read)
-		return fail(CLV_E_PARSE, "%s is no valid JSON: %s (byte %d)", what, error.text, error.position);
+		return fail(CLV_E_PARSE, "%s%s is no valid JSON: %s (byte %d)",
+		            is_not_finite(text, n, &error) ? "a number is not finite; all must be: " : "", what, error.text,
+		            error.position);
 	*out = read;
 	return CLV_OK;
 }

@@ -1,8 +1,7 @@
 /* Over jansson: text to JSON with our errors, and objects built with one check per step.
  *
  * Functions that take a new json_t own it also when they fail; a NULL there is a failed allocation. */
-#ifndef FILE_JSON_H
-#define FILE_JSON_H
+#pragma once
 
 #include <jansson.h>
 
@@ -38,5 +37,3 @@ clv_status json_get_int(const json_t *object, const char *key, int64_t *out);
 clv_status json_get_bool(const json_t *object, const char *key, bool *out);
 const char *json_plain_string(const json_t *text); /* NULL: it is none, or has a NUL inside */
 bool json_id(const json_t *number, uint32_t *out); /* a number of a node or the like, below NONE */
-
-#endif

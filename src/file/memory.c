@@ -97,21 +97,23 @@ static void strided_copy(const payload_tensor *t, uint8_t *to, const int64_t *to
 	}
 }
 
-/* Of zstd what is in the file counts, of the others the elements: how many there are is known. */
-static size_t room_bytes(const payload_memory *m)
+/* How much memory what is in the file may become, beyond what any may: of zstd and q1 … q8 its bytes many times over, of the
+   others the elements with gaps between them. Weights are there before anything bounds a run, and have few gaps. */
+static size_t room_bytes(const payload *p, const payload_memory *m)
 {
-	if (m->encoding == ENC_PLAIN || m->encoding == ENC_ZSTD)
-		return m->data_n;
-	return m->data_n / item_size(encoding_dtype(m->encoding, m->dtype)) * item_size(m->dtype);
+	size_t n = m->data_n, times = p->kind == PAYLOAD_WEIGHTS ? 16 : 4096;
+	if (m->encoding != ENC_PLAIN && !encoding_packed(m->encoding))
+		n = n / item_size(encoding_dtype(m->encoding, m->dtype)) * item_size(m->dtype);
+	return n * times;
 }
 
 bool take_room(payload *p, const payload_memory *m)
 {
-	enum { ALWAYS = 64 << 20, TIMES = 4096 };
-	size_t bytes = room_bytes(m) + p->room_bytes, memory;
+	enum { ALWAYS = 64 << 20 };
+	size_t bytes = room_bytes(p, m) + p->room_bytes, memory;
 	if (__builtin_add_overflow(p->room_memory, m->nbytes, &memory))
 		return false;
-	if (memory > ALWAYS && (memory - ALWAYS) / TIMES > bytes)
+	if (memory > ALWAYS && memory - ALWAYS > bytes)
 		return false;
 	p->room_memory = memory;
 	p->room_bytes = bytes;
@@ -121,7 +123,7 @@ bool take_room(payload *p, const payload_memory *m)
 static void give_room_back(payload *p, const payload_memory *m)
 {
 	p->room_memory -= m->nbytes;
-	p->room_bytes -= room_bytes(m);
+	p->room_bytes -= room_bytes(p, m);
 }
 
 /* ---- which tensors share ---------------------------------------------------------------------------------------- */
@@ -388,6 +390,30 @@ static clv_status pack_memory(payload *p, payload_memory *m)
 	return CLV_OK;
 }
 
+/* Plain where it is so small that readers would not believe it. */
+static clv_status quantise_memory(payload *p, payload_memory *m)
+{
+	const payload_tensor *t = &p->tensors.at[m->first];
+	payload_memory small = *m, plain = *m;
+	void *packed;
+	plain.encoding = ENC_PLAIN;
+	small.quant.bits = encoding_bits(m->encoding);
+	TRY(quantise(m->dtype, m->data, m->data_n / item_size(m->dtype), m->dense ? t->ndim : 0, t->sizes, &small.quant,
+	             &packed, &small.data_n, &small.loss));
+	TRY(payload_own(p, packed));
+	small.data = packed;
+	if (m->dense)
+		give_room_back(p, &plain);
+	if (take_room(p, &small)) {
+		*m = small;
+		return CLV_OK;
+	}
+	if (m->dense)
+		(void)take_room(p, &plain); /* as before */
+	*m = plain;
+	return CLV_OK;
+}
+
 static clv_status compress(payload *p, uint32_t number)
 {
 	payload_memory *m = &p->memories.at[number];
@@ -395,10 +421,10 @@ static clv_status compress(payload *p, uint32_t number)
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
 	clv_status st = CLV_OK;
-	if (m->encoding != ENC_ZSTD)
+	if (!encoding_packed(m->encoding))
 		st = narrow_memory(p, number);
 	else if (m->data_n)
-		st = pack_memory(p, m);
+		st = m->encoding == ENC_ZSTD ? pack_memory(p, m) : quantise_memory(p, m);
 	else
 		m->encoding = ENC_PLAIN;
 	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "tensor \"%.64s\"", m->entry);
@@ -411,7 +437,7 @@ static clv_status add_memory_entry(payload *p, const payload_memory *m)
 {
 	const payload_tensor *t = &p->tensors.at[m->first];
 	int64_t shape[PAYLOAD_NDIM + 1];
-	bool packed = m->encoding == ENC_ZSTD;
+	bool packed = encoding_packed(m->encoding);
 	uint32_t parts, ndim = m->dense && !packed ? t->ndim : 1;
 	st_entry e = {.name = m->entry, .data = m->data, .nbytes = m->data_n};
 	if (m->mixed || packed)
@@ -497,6 +523,8 @@ static void fill_dense(const payload_memory *m, const payload_tensor *t, void *t
 static clv_status unpack_elements(const payload_memory *m, size_t bytes, void *to)
 {
 	size_t item = shuffle_item(m, bytes);
+	if (encoding_bits(m->encoding))
+		return dequantise(m->dtype, m->data, m->data_n, &m->quant, bytes / item_size(m->dtype), to);
 	if (m->encoding != ENC_ZSTD) {
 		widen(m->encoding, m->dtype, m->data, bytes / item_size(m->dtype), &m->scales, to);
 		return CLV_OK;

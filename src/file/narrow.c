@@ -7,7 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-const char *const encoding_names[ENC_COUNT] = {"plain", "fp16", "bf16", "int8", "zstd"};
+const char *const encoding_names[ENC_COUNT] = {"plain", "fp16", "bf16", "int8", "zstd", "q1", "q2",
+                                               "q3",    "q4",   "q5",   "q6",   "q7",   "q8"};
 
 bool encoding_parse(const char *s, encoding *out)
 {
@@ -26,8 +27,8 @@ dtype encoding_dtype(encoding e, dtype from)
 	case ENC_FP16: return DT_F16;
 	case ENC_BF16: return DT_BF16;
 	case ENC_INT8: return DT_I8;
-	case ENC_ZSTD: return DT_U8;
-	default: return from;
+	case ENC_PLAIN: return from;
+	default: return DT_U8;
 	}
 }
 
@@ -37,6 +38,18 @@ bool encoding_applies(encoding e, dtype from)
 	if (e == ENC_ZSTD)
 		return true;
 	return floating && dtype_bits(from) > dtype_bits(encoding_dtype(e, from));
+}
+
+bool encoding_packed(encoding e)
+{
+	return e >= ENC_ZSTD;
+}
+
+unsigned encoded_bits(encoding e, dtype from)
+{
+	if (e == ENC_ZSTD || !encoding_applies(e, from))
+		return dtype_bits(from);
+	return encoding_bits(e) ? encoding_bits(e) : dtype_bits(encoding_dtype(e, from));
 }
 
 /* ---- bits ------------------------------------------------------------------------------------------------------- */
@@ -106,9 +119,29 @@ static float from_f16(uint16_t h)
 	return sign ? -tiny : tiny;
 }
 
+uint16_t narrow_to_f16(float x)
+{
+	return to_f16(bits_of(x));
+}
+
+uint16_t narrow_to_bf16(float x)
+{
+	return to_bf16(bits_of(x));
+}
+
+float narrow_from_f16(uint16_t x)
+{
+	return from_f16(x);
+}
+
+float narrow_from_bf16(uint16_t x)
+{
+	return float_of((uint32_t)x << 16);
+}
+
 /* ---- blocks of elements as doubles ------------------------------------------------------------------------------ */
 
-enum { BLOCK = 512, LANES = 8 }; /* sums and maxima are kept LANES wide, so that compilers use vectors for them */
+enum { BLOCK = 512, LANES = TALLY_LANES };
 
 /* Data in files and in users' memory need not be aligned: elements are copied. */
 #define LOAD(T, expression)                                                                                            \
@@ -175,17 +208,8 @@ static const void *element(dtype d, const void *at, size_t i)
 
 /* ---- what was lost ---------------------------------------------------------------------------------------------- */
 
-typedef struct tally {
-	double most[LANES];    /* the largest finite magnitude */
-	double worst[LANES];   /* the largest loss */
-	double lost[LANES];    /* squares */
-	double all[LANES];     /* squares of what there was */
-	double shares[LANES];  /* losses by magnitudes */
-	double counted[LANES]; /* elements other than 0 */
-} tally;
-
 /* A nan stays one, and infinity what it was: nothing is lost, and they count as no magnitude. */
-static void tally_one(tally *t, size_t lane, double before, double after)
+static void tally_one(narrow_tally *t, size_t lane, double before, double after)
 {
 	double lost = fabs(before - after), size = fabs(before);
 	lost = before == after || before != before ? 0 : lost;
@@ -198,7 +222,7 @@ static void tally_one(tally *t, size_t lane, double before, double after)
 	t->counted[lane] += size > 0 ? 1 : 0;
 }
 
-static void tally_block(tally *t, const double *before, const double *after, size_t n)
+void narrow_tally_add(narrow_tally *t, const double *before, const double *after, size_t n)
 {
 	size_t i = 0;
 	for (; i + LANES <= n; i += LANES)
@@ -208,7 +232,7 @@ static void tally_block(tally *t, const double *before, const double *after, siz
 		tally_one(t, 0, before[i], after[i]);
 }
 
-static narrow_loss tally_end(const tally *t)
+narrow_loss narrow_tally_end(const narrow_tally *t)
 {
 	double most = 0, worst = 0, lost = 0, all = 0, shares = 0, counted = 0;
 	for (size_t lane = 0; lane < LANES; lane++) {
@@ -225,6 +249,13 @@ static narrow_loss tally_end(const tally *t)
 	loss.relative = shares / counted;
 	loss.l2 = isfinite(worst) && (!isfinite(all) || lost == 0) ? worst / most : sqrt(lost / all); /* beyond doubles */
 	return loss;
+}
+
+void narrow_rounded(dtype d, double *v, size_t n)
+{
+	double room[BLOCK]; /* elements of d are no wider */
+	elements_store(d, room, n, v);
+	elements_load(d, room, n, v);
 }
 
 /* ---- scales ----------------------------------------------------------------------------------------------------- */
@@ -313,9 +344,9 @@ static void from_steps(const narrow_scales *s, size_t i, double *v, size_t n)
 
 /* Elements i to i + n of the whole, at most BLOCK. */
 static void narrow_block(encoding e, dtype from, const void *src, size_t i, size_t n, const narrow_scales *s, void *dst,
-                         tally *t)
+                         narrow_tally *t)
 {
-	double before[BLOCK], v[BLOCK], back[BLOCK];
+	double before[BLOCK], v[BLOCK];
 	elements_load(from, element(from, src, i), n, before);
 	memcpy(v, before, n * sizeof *v);
 	if (e == ENC_INT8)
@@ -323,21 +354,20 @@ static void narrow_block(encoding e, dtype from, const void *src, size_t i, size
 	elements_store(encoding_dtype(e, from), dst, n, v);
 	if (e == ENC_INT8) {
 		from_steps(s, i, v, n);
-		elements_store(from, back, n, v); /* elements of `from` are no wider than doubles */
-		elements_load(from, back, n, v);
+		narrow_rounded(from, v, n);
 	} else {
 		elements_load(encoding_dtype(e, from), dst, n, v); /* `from` holds it as it is */
 	}
-	tally_block(t, before, v, n);
+	narrow_tally_add(t, before, v, n);
 }
 
 void narrow(encoding e, dtype from, const void *src, size_t count, const narrow_scales *s, void *dst, narrow_loss *loss)
 {
 	size_t width = dtype_bits(encoding_dtype(e, from)) / 8;
-	tally t = {0};
+	narrow_tally t = {0};
 	for (size_t i = 0; i < count; i += BLOCK)
 		narrow_block(e, from, src, i, block_at(count, i), s, (char *)dst + i * width, &t);
-	*loss = tally_end(&t);
+	*loss = narrow_tally_end(&t);
 }
 
 /* Scales that are f32 make a product exact in doubles, so that one rounding is left: that of a product of floats. */
@@ -486,13 +516,13 @@ static size_t sample_at(const chooser *c, size_t k, size_t *n)
 /* The relative loss with these scales. */
 static double try_scales(const chooser *c, const narrow_scales *s)
 {
-	tally t = {0};
+	narrow_tally t = {0};
 	int8_t small[BLOCK];
 	for (size_t k = 0, n; k < SAMPLES; k++) {
 		size_t i = sample_at(c, k, &n);
 		narrow_block(ENC_INT8, c->from, c->src, i, n, s, small, &t);
 	}
-	return tally_end(&t).relative;
+	return narrow_tally_end(&t).relative;
 }
 
 static const double cuts[CUTS] = {0.9, 0.75, 0.6};

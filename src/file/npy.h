@@ -1,6 +1,5 @@
 /* NumPy's .npy files, versions 1 to 3: one tensor each. What is read is taken as hostile. */
-#ifndef FILE_NPY_H
-#define FILE_NPY_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -22,5 +21,3 @@ void npy_copy(const npy *a, void *to); /* a->nbytes, row-major */
 
 /* arrays.c: clv_arrays_load() of bytes, which are borrowed. */
 clv_status arrays_parse(const void *data, size_t n, clv_arrays **out);
-
-#endif

@@ -9,8 +9,6 @@
 
 #include "plan/ops.h"
 
-/* ---- entries: "aten::add", "aten::add.Tensor", "aten::*" ------------------------------------------------------------- */
-
 static bool is_identifier(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -34,8 +32,6 @@ static clv_status check_entry(const char *text)
 		"overload of it, \"mylib::*\" a namespace",
 		text ? text : "");
 }
-
-/* ---- a plan ---------------------------------------------------------------------------------------------------------- */
 
 /* By its name; most of those that are refused are inner ones (see ops.def). */
 static bool is_inner(const op_name *op)

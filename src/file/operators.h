@@ -1,6 +1,5 @@
 /* Which operators a plan from a file may hold. */
-#ifndef FILE_OPERATORS_H
-#define FILE_OPERATORS_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -8,5 +7,3 @@
    node, module and source line, and the reason. Entries of `allow`: "aten::from_file" (with all overloads),
    "aten::from_file.out" (that one), "mylib::*" (a namespace); anything else is CLV_E_INVALID. Allocates only to refuse. */
 clv_status operators_check(const plan *p, const char *const *allow, uint32_t nallow);
-
-#endif

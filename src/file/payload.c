@@ -97,26 +97,6 @@ bool wire_dtype(dtype d, dtype *wire, uint32_t *parts)
 	}
 }
 
-/* Floating point or complex. */
-static bool dtype_has_grad(dtype d)
-{
-	switch (d) {
-	case DT_F16:
-	case DT_F32:
-	case DT_F64:
-	case DT_BF16:
-	case DT_C32:
-	case DT_C64:
-	case DT_C128:
-	case DT_F8E5M2:
-	case DT_F8E4M3FN:
-	case DT_F8E5M2FNUZ:
-	case DT_F8E4M3FNUZ:
-	case DT_F8E8M0FNU: return true;
-	default: return false;
-	}
-}
-
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */
 
 typedef struct wanted {
@@ -130,14 +110,9 @@ static bool same_label(const void *ctx, uint32_t id)
 	return strcmp(w->p->tensors.at[id].label, w->label) == 0;
 }
 
-static uint32_t hash_label(const payload *p, const char *label)
-{
-	return hash_bytes(label, strlen(label), (uint64_t)(uintptr_t)p);
-}
-
 uint32_t payload_find(const payload *p, const char *label)
 {
-	return table_find(&p->by_label, hash_label(p, label), same_label, &(wanted){p, label});
+	return table_find(&p->by_label, hash_text(label, p), same_label, &(wanted){p, label});
 }
 
 static clv_status check_dims(const payload_tensor *t)
@@ -216,7 +191,7 @@ clv_status payload_add_tensor(payload *p, const payload_tensor *from, uint32_t *
 	TRY(payload_ints(p, from->sizes, from->ndim, &t.sizes));
 	TRY(payload_ints(p, from->strides, from->ndim, &t.strides));
 	TRY(keep_quantiser(p, from->quantiser, &t.quantiser));
-	TRY(table_add(&p->by_label, hash_label(p, t.label), p->tensors.n));
+	TRY(table_add(&p->by_label, hash_text(t.label, p), p->tensors.n));
 	*out = p->tensors.n;
 	return vec_push(&p->tensors, t);
 }

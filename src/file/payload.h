@@ -3,8 +3,7 @@
  * Two kinds: the boundary of a split, and values alone. Both hold tensors by label and one tree of plain values whose
  * leaves may be tensors. Tensors on the same memory are written once and come back on the same memory; strides come back
  * as they were. A payload is filled by payload_add_* and written, or read and looked at. */
-#ifndef FILE_PAYLOAD_H
-#define FILE_PAYLOAD_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/digest.h"
@@ -50,6 +49,7 @@ typedef struct payload_memory {
 	dtype dtype;
 	encoding encoding;
 	narrow_scales scales;     /* of int8 */
+	quant_layout quant;       /* of q1 … q8 */
 	const char *scales_entry; /* where they are in the file, if there are several */
 	dtype scales_dtype;
 	const void *scales_data;
@@ -187,12 +187,11 @@ clv_status payload_header(const payload *p, strbuf *out); /* the text under PAYL
 clv_status payload_read(const void *data, size_t n, payload_kind kind, payload **out);
 clv_status payload_from(const st_file *file, payload_kind kind, payload **out); /* of a file that was parsed */
 #define PAYLOAD_PAD "cleave.pad."         /* entries of this name are there for alignment alone (WEIGHTS) */
-#define PAYLOAD_SEGMENT "cleave.segment." /* and of this name hold compiled code, which is the artifact's business */
+#define PAYLOAD_SEGMENT "cleave.segment." /* of this name hold compiled code, which is the artifact's business */
+#define PAYLOAD_PACKED "cleave.packed."   /* and of this name packed weights, likewise */
 
 struct json_t;
 clv_status tree_to_json(const payload *p, struct json_t **out);
 clv_status tree_from_json(payload *p, const struct json_t *from);
 clv_status float_parse(const char *s, double *out); /* what float_print wrote */
 void float_print(double v, strbuf *b);              /* number_print, but nan:<its bits in hex> */
-
-#endif

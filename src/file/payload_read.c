@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "file/json.h"
-#include "file/payload.h"
+#include "file/training.h"
 
 typedef struct reader {
 	payload *p;
@@ -256,19 +256,42 @@ static clv_status read_scales(reader *r, const json_t *from, payload_memory *m)
 	return check_scales(m, e);
 }
 
-static clv_status read_encoding(reader *r, const json_t *from, payload_memory *m)
+static clv_status read_channels(const json_t *from, payload_memory *m)
+{
+	int64_t channels, run;
+	m->quant = (quant_layout){encoding_bits(m->encoding), 1, SIZE_MAX};
+	if (!m->quant.bits || !json_object_get(from, "channels"))
+		return CLV_OK;
+	TRY(json_get_int(from, "channels", &channels));
+	TRY(json_get_int(from, "run", &run));
+	if (channels < 2 || run < 1)
+		return fail(CLV_E_PARSE, "entry \"%.64s\" cannot have %lld channels with runs of %lld", m->entry,
+		            (long long)channels, (long long)run);
+	m->quant.channels = (size_t)channels;
+	m->quant.run = (size_t)run;
+	return CLV_OK;
+}
+
+/* What it becomes; the shape of a dense tensor says that. */
+static clv_status read_packed_bytes(const json_t *from, payload_memory *m)
 {
 	int64_t bytes;
+	if (m->dense || !encoding_packed(m->encoding))
+		return CLV_OK;
+	TRY(json_get_int(from, "bytes", &bytes));
+	m->nbytes = (size_t)bytes;
+	return bytes >= 0 ? CLV_OK : fail(CLV_E_PARSE, "\"bytes\" of entry \"%.64s\" is negative", m->entry);
+}
+
+static clv_status read_encoding(reader *r, const json_t *from, payload_memory *m)
+{
 	m->scales = (narrow_scales){.n = 1, .run = SIZE_MAX, .one = 1};
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
-	if (m->encoding == ENC_ZSTD && m->dense)
+	TRY(read_packed_bytes(from, m));
+	TRY(read_channels(from, m));
+	if (m->encoding == ENC_ZSTD)
 		return CLV_OK;
-	if (m->encoding == ENC_ZSTD) {
-		TRY(json_get_int(from, "bytes", &bytes));
-		m->nbytes = (size_t)bytes;
-		return bytes >= 0 ? CLV_OK : fail(CLV_E_PARSE, "\"bytes\" of entry \"%.64s\" is negative", m->entry);
-	}
 	TRY(read_loss(from, &m->loss));
 	if (m->encoding != ENC_INT8)
 		return CLV_OK;
@@ -297,8 +320,10 @@ static clv_status read_memory(reader *r, const json_t *from)
 static bool is_no_tensor(const reader *r, uint32_t entry)
 {
 	const char *name = st_at(r->file, entry)->name;
-	return r->p->kind == PAYLOAD_WEIGHTS && (strncmp(name, PAYLOAD_PAD, sizeof PAYLOAD_PAD - 1) == 0 ||
-	                                         strncmp(name, PAYLOAD_SEGMENT, sizeof PAYLOAD_SEGMENT - 1) == 0);
+	return r->p->kind == PAYLOAD_WEIGHTS &&
+	       (strncmp(name, PAYLOAD_PAD, sizeof PAYLOAD_PAD - 1) == 0 ||
+	        strncmp(name, PAYLOAD_SEGMENT, sizeof PAYLOAD_SEGMENT - 1) == 0 ||
+	        strncmp(name, PAYLOAD_PACKED, sizeof PAYLOAD_PACKED - 1) == 0 || strcmp(name, PAYLOAD_LOSS) == 0);
 }
 
 static clv_status read_memories(reader *r)
@@ -416,11 +441,15 @@ static clv_status add_tensor(reader *r, const json_t *from, payload_tensor *t)
 	return payload_add_tensor(r->p, t, &number);
 }
 
-/* Bytes that become `want` bytes. */
+/* Bytes that become `want` bytes of elements. */
 static clv_status check_packed(const payload_memory *m, const st_entry *e, size_t want)
 {
 	if (e->dtype != DT_U8 || e->ndim != 1)
 		return fail(CLV_E_PARSE, "its entry has another dtype or shape");
+	if (encoding_bits(m->encoding) && want % (dtype_bits(m->dtype) / 8))
+		return fail(CLV_E_PARSE, "%zu bytes are no whole number of elements", want);
+	if (encoding_bits(m->encoding))
+		return quant_check(&m->quant, m->data, m->data_n, want / (dtype_bits(m->dtype) / 8));
 	return shuffle_check(m->data, m->data_n, want);
 }
 
@@ -445,7 +474,7 @@ static clv_status check_dense(const payload_memory *m, const payload_tensor *t, 
 {
 	size_t item = dtype_bits(t->dtype) / 8, dense;
 	TRY(shape_bytes(t->dtype, t->ndim, t->sizes, &dense));
-	TRY(m->encoding == ENC_ZSTD ? check_packed(m, e, dense) : check_shape(m, t, e));
+	TRY(encoding_packed(m->encoding) ? check_packed(m, e, dense) : check_shape(m, t, e));
 	if (t->offset || dense > extent * item)
 		return fail(CLV_E_PARSE, "its strides do not fit its shape");
 	return CLV_OK;
@@ -454,11 +483,11 @@ static clv_status check_dense(const payload_memory *m, const payload_tensor *t, 
 static clv_status check_span(payload_memory *m, const payload_tensor *t, const st_entry *e, size_t extent)
 {
 	size_t item = dtype_bits(t->dtype) / 8;
-	if (m->encoding == ENC_ZSTD)
+	if (encoding_packed(m->encoding))
 		TRY(check_packed(m, e, m->nbytes));
 	else
 		m->nbytes = m->data_n;
-	if (m->encoding != ENC_PLAIN && m->encoding != ENC_ZSTD) {
+	if (m->encoding != ENC_PLAIN && !encoding_packed(m->encoding)) {
 		if (e->dtype != encoding_dtype(m->encoding, t->dtype))
 			return fail(CLV_E_PARSE, "its entry has another dtype");
 		size_t count = m->data_n / (dtype_bits(e->dtype) / 8);
@@ -533,7 +562,7 @@ static clv_status check_memories(payload *p)
 		const payload_memory *m = &p->memories.at[i];
 		if (m->users == 0)
 			return fail(CLV_E_PARSE, "no tensor is in entry \"%.64s\"", m->entry);
-		if ((m->dense || m->encoding == ENC_ZSTD) && !take_room(p, m))
+		if ((m->dense || encoding_packed(m->encoding)) && !take_room(p, m))
 			return fail(CLV_E_PARSE, "entry \"%.64s\": its tensors need too much memory for so small a file", m->entry);
 		if (p->kind != PAYLOAD_WEIGHTS)
 			TRY(payload_check_bools(m));

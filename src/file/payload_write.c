@@ -79,6 +79,17 @@ static clv_status tensor_members(const payload *p, uint32_t i, json_t *o)
 	return json_put(o, "boundary", json_boolean(t->boundary));
 }
 
+/* What it becomes, where its shape does not say that. */
+static clv_status put_packed(const payload_memory *m, json_t *o)
+{
+	if (!m->dense)
+		TRY(json_put(o, "bytes", json_integer((json_int_t)m->nbytes)));
+	if (m->encoding == ENC_ZSTD || m->quant.channels == 1)
+		return CLV_OK;
+	TRY(json_put(o, "channels", json_integer((json_int_t)m->quant.channels)));
+	return json_put(o, "run", json_integer((json_int_t)m->quant.run));
+}
+
 static clv_status make_memory(const payload *p, uint32_t i, json_t *o)
 {
 	const payload_memory *m = &p->memories.at[i];
@@ -94,8 +105,10 @@ static clv_status make_memory(const payload *p, uint32_t i, json_t *o)
 	}
 	if (m->encoding == ENC_PLAIN)
 		return CLV_OK;
-	if (m->encoding == ENC_ZSTD) /* a dense tensor has as many as its shape says */
-		return m->dense ? CLV_OK : json_put(o, "bytes", json_integer((json_int_t)m->nbytes));
+	if (encoding_packed(m->encoding))
+		TRY(put_packed(m, o));
+	if (m->encoding == ENC_ZSTD)
+		return CLV_OK;
 	TRY(put_float_member(o, "error", m->loss.absolute));
 	TRY(put_float_member(o, "relative_error", m->loss.relative));
 	TRY(put_float_member(o, "l2_error", m->loss.l2));

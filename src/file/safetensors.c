@@ -226,11 +226,6 @@ static bool same_name(const void *ctx, uint32_t id)
 	return strcmp(w->f->entries.at[id].name, w->name) == 0;
 }
 
-static uint32_t hash_name(const st_file *f, const char *name)
-{
-	return hash_bytes(name, strlen(name), (uint64_t)(uintptr_t)f);
-}
-
 /* Shapes were laid down in the order of the header, which entries still have here. */
 static clv_status place_entries(st_file *f)
 {
@@ -243,7 +238,7 @@ static clv_status place_entries(st_file *f)
 		qsort(f->entries.at, f->entries.n, sizeof *f->entries.at, by_place);
 	TRY(check_cover(f));
 	for (uint32_t i = 0; i < f->entries.n; i++)
-		TRY(table_add(&f->by_name, hash_name(f, f->entries.at[i].name), i));
+		TRY(table_add(&f->by_name, hash_text(f->entries.at[i].name, f), i));
 	return CLV_OK;
 }
 
@@ -255,7 +250,7 @@ static clv_status find_header(const uint8_t *bytes, size_t n, size_t *header_n)
 	if (memcmp(bytes, "PK\3\4", 4) == 0)
 		return fail(CLV_E_PARSE,
 		            "this is no safetensors file but a zip archive, as torch.save and torch.jit.save write: "
-		            "torch.jit.load reads what torch.jit.save wrote");
+		            "torch.jit.load reads such files");
 	for (int i = PREFIX - 1; i >= 0; i--)
 		length = length << 8 | bytes[i];
 	if (length > ST_HEADER_MAX)
@@ -322,7 +317,7 @@ const st_entry *st_at(const st_file *f, uint32_t i)
 
 uint32_t st_find(const st_file *f, const char *name)
 {
-	return table_find(&f->by_name, hash_name(f, name), same_name, &(wanted){f, name});
+	return table_find(&f->by_name, hash_text(name, f), same_name, &(wanted){f, name});
 }
 
 const char *st_metadata(const st_file *f, const char *key, size_t *n)

@@ -3,8 +3,7 @@
  * A file is 8 bytes with the length of the header (little endian), the header (JSON, padded with spaces so that the data
  * starts at a multiple of 8) and the data of all tensors without gaps. What is read is taken as hostile: everything that
  * st_parse lets through has been checked, and its entries point into the caller's bytes. */
-#ifndef FILE_SAFETENSORS_H
-#define FILE_SAFETENSORS_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "plan/plan.h"
@@ -87,6 +86,10 @@ typedef struct mapping {
 } mapping;
 /* A regular file, for reading: mapped, or a copy that no change of the file reaches. CLV_E_IO. */
 clv_status file_map(const char *path, bool copy, mapping *out);
+/* Nothing that happens to the file reaches the first n bytes of a mapped one any more. */
+clv_status mapping_own(const mapping *m, size_t n);
+/* The same for all bytes, which stay where they are. CLV_E_IO: the file became shorter; nothing has changed. */
+clv_status mapping_settle(const mapping *m);
 void file_unmap(mapping *m);
 
 /* The whole of a regular file; caller frees with mem_free. CLV_E_IO. */
@@ -95,5 +98,3 @@ clv_status file_read_most(const char *path, size_t most, uint8_t **data, size_t 
 
 /* A new file; one that is there is left alone. secret: for its owner alone. CLV_E_IO. */
 clv_status file_create(const char *path, const void *data, size_t n, bool secret);
-
-#endif

@@ -16,7 +16,7 @@
 #include "file/artifact_keys.h"
 #include "file/safetensors.h"
 
-enum { LENGTH = 8, KEY_BYTES = 32, SIGNATURE_BYTES = 64, BLOCK = 256 };
+enum { LENGTH = 8, KEY_BYTES = 32, SIGNATURE_BYTES = 64, BLOCK = SIGNATURE_BLOCK };
 enum {
 	CHECK_DIGITS = sizeof ARTIFACT_NO_CHECK - 1,
 	KEY_DIGITS = 2 * KEY_BYTES,

@@ -2,13 +2,13 @@
  *
  * A signed file starts with bytes at fixed places, so that a signature is looked for, and verified, before anything of the
  * file is parsed. Keys are given as the path of a PEM file, or as its text. */
-#ifndef FILE_SIGNATURE_H
-#define FILE_SIGNATURE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "base/status.h"
 
 #define SIGNATURE_KEY "cleave.signature" /* in the metadata */
+#define SIGNATURE_BLOCK 256              /* bytes that a signature adds to a header */
 #define FINGERPRINT_TEXT 65              /* 64 hexadecimal digits and a NUL: SHA-256 of the raw public key */
 
 bool signature_is_there(const void *data, size_t n);
@@ -24,5 +24,3 @@ clv_status signature_make(const void *data, size_t n, const char *key, strbuf *h
 clv_status signature_new_key(const char *path);
 /* Of a public or a private key. */
 clv_status signature_fingerprint(const char *key, char out[FINGERPRINT_TEXT]);
-
-#endif

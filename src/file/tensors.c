@@ -23,8 +23,7 @@ clv_status tensor_describe(payload *p, const clv_tensor *original, const clv_ten
 	out->requires_grad = original->requires_grad;
 	out->ndim = host->m.ndim;
 	out->sizes = arena_copy(&p->arena, host->m.sizes, 2 * (size_t)host->m.ndim * sizeof *out->sizes);
-	if (!out->sizes)
-		return fail_nomem();
+	TRY_MEM(out->sizes);
 	out->strides = out->sizes + host->m.ndim;
 	out->data = host->data;
 	out->storage = host->base;

@@ -1,6 +1,5 @@
 /* Tensors of payloads and artifacts as tensors of the core. */
-#ifndef FILE_TENSORS_H
-#define FILE_TENSORS_H
+#pragma once
 
 #include "file/payload.h"
 #include "tensor/tensor.h"
@@ -14,5 +13,3 @@ clv_status memory_load(const payload *p, uint32_t memory, tensor_memory **out);
 tensor_form stored_form(const payload_tensor *t, bool requires_grad);
 /* Tensor i on what memory_load gave. */
 clv_status memory_tensor(const payload *p, uint32_t i, tensor_memory *m, bool requires_grad, clv_tensor **out);
-
-#endif

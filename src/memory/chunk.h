@@ -3,8 +3,7 @@
  *
  * Which chunks there are is known to the whole process, as the allocator is that serves from them. All of it is
  * under one lock. */
-#ifndef MEMORY_CHUNK_H
-#define MEMORY_CHUNK_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -35,5 +34,3 @@ static inline bool chunk_has(const chunk *c, const void *at)
 {
 	return (const unsigned char *)at >= c->at && (const unsigned char *)at < c->at + c->size;
 }
-
-#endif

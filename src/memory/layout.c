@@ -13,7 +13,7 @@ void layout_free(layout *l)
 	mem_free(l);
 }
 
-/* Places are counted in lines of MEMORY_ALIGN bytes: one in front for who releases the block, then its data. */
+/* Places are counted in lines of MEMORY_ALIGN bytes: a header in front, for the release, then the data. */
 static uint64_t lines_of(uint64_t size)
 {
 	return size / MEMORY_ALIGN + (size % MEMORY_ALIGN != 0) + 1;
@@ -34,8 +34,7 @@ static clv_status place_all(layout *l, const traced_block *at)
 {
 	place_block *blocks = mem_alloc((l->n + 1) * sizeof *blocks);
 	uint32_t n = 0;
-	if (!blocks)
-		return fail_nomem();
+	TRY_MEM(blocks);
 	for (uint32_t i = 0; i < l->n; i++) {
 		l->blocks[i] = (planned_block){.size = at[i].size, .offset = PLACE_NONE};
 		if (at[i].died != UINT32_MAX)
@@ -92,7 +91,7 @@ static clv_status add_before(layout *l, uint32_t i, uint32_t owner)
 	return vec_push(&l->before, owner);
 }
 
-/* Block i takes its bytes from those who had them. */
+/* Block i takes its bytes from their last owners. */
 static clv_status take_bytes(layout *l, parts *p, uint32_t i)
 {
 	planned_block *b = &l->blocks[i];
@@ -145,8 +144,7 @@ clv_status layout_new(const traced_block *at, uint32_t n, uint32_t nsteps, layou
 {
 	TRY(check_trace(at, n, nsteps));
 	layout *l = mem_alloc(sizeof *l);
-	if (!l)
-		return fail_nomem();
+	TRY_MEM(l);
 	l->refs = 1;
 	l->n = n;
 	l->nsteps = nsteps;

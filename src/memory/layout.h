@@ -4,8 +4,7 @@
  * has a place for the k-th request of each step, or none for a block that outlived the run. It does not rely on runs being
  * alike: it lists for each block those that had its bytes before (`before`), and a place is given out only when these are
  * free. */
-#ifndef MEMORY_LAYOUT_H
-#define MEMORY_LAYOUT_H
+#pragma once
 
 #include "memory/place.h"
 
@@ -36,5 +35,3 @@ typedef struct layout {
 /* Blocks in the order of steps, and of birth. */
 clv_status layout_new(const traced_block *at, uint32_t n, uint32_t nsteps, layout **out);
 void layout_free(layout *l); /* NULL is allowed */
-
-#endif

@@ -26,16 +26,13 @@ static int by_key(const void *a, const void *b)
 	return x->i < y->i ? -1 : x->i > y->i;
 }
 
-/* ---- the bound ------------------------------------------------------------------------------------------------- */
-
 /* Ends come before starts at the same event. */
 static clv_status most_alive(const place_block *at, uint32_t n, uint64_t *bytes, uint32_t *count)
 {
 	sort_key *events = mem_alloc(((size_t)n * 2 + 1) * sizeof *events);
 	uint64_t live = 0;
 	uint32_t alive = 0;
-	if (!events)
-		return fail_nomem();
+	TRY_MEM(events);
 	for (uint32_t i = 0; i < n; i++) {
 		events[2 * i] = (sort_key){at[i].born, 1, i};
 		events[2 * i + 1] = (sort_key){at[i].died, 0, i};
@@ -53,8 +50,6 @@ static clv_status most_alive(const place_block *at, uint32_t n, uint64_t *bytes,
 	mem_free(events);
 	return CLV_OK;
 }
-
-/* ---- one order ------------------------------------------------------------------------------------------------- */
 
 typedef struct placing {
 	const place_block *at;
@@ -139,8 +134,6 @@ static void place_in_order(placing *s, bool in_time)
 	keep_best(s, bytes);
 }
 
-/* ---- between walls --------------------------------------------------------------------------------------------- */
-
 /* All that is placed lives now. PLACE_NONE: no gap is large enough. */
 static uint64_t gap_between_walls(const placing *s, uint64_t size, uint64_t ceiling)
 {
@@ -185,8 +178,6 @@ static void try_ceilings(placing *s, uint64_t bound)
 		if (place_between_walls(s, bound + over / CEILINGS * k))
 			return;
 }
-
-/* ---- orders ---------------------------------------------------------------------------------------------------- */
 
 typedef sort_key (*key_fn)(const place_block *b);
 

@@ -2,8 +2,7 @@
  *
  * The least that is needed is the largest sum of sizes that live at once. Reaching it is as hard as packing boxes;
  * a few greedy orders are tried, the best one stays, and for what models do it is mostly the bound itself. */
-#ifndef MEMORY_PLACE_H
-#define MEMORY_PLACE_H
+#pragma once
 
 #include "base/mem.h"
 
@@ -17,5 +16,3 @@ typedef struct place_block {
 
 /* Fills offsets; *bytes: where the last block ends; *bound: the most that lives at once. */
 clv_status place_blocks(place_block *at, uint32_t n, uint64_t *bytes, uint64_t *bound);
-
-#endif

@@ -67,8 +67,7 @@ static atomic_uint watching; /* runs and abandoned chunks: something may be to r
 clv_status pool_new(uint32_t nsteps, uint32_t nkey, pool **out)
 {
 	pool *p = mem_alloc(sizeof *p);
-	if (!p)
-		return fail_nomem();
+	TRY_MEM(p);
 	p->nsteps = nsteps;
 	p->nkey = nkey;
 	*out = p;
@@ -95,7 +94,7 @@ void pool_free(pool *p)
 	memory_lock();
 	for (uint32_t i = 0; i < MOST_SIZES; i++)
 		forget(&p->at[i]);
-	chunk_drop_spare(); /* who runs next takes what it needs; nobody may */
+	chunk_drop_spare(); /* the next run takes what it needs, if there is one */
 	memory_unlock();
 	mem_free(p);
 }
@@ -331,7 +330,7 @@ bool pool_entered(void)
 	return current != NULL;
 }
 
-/* All who had the bytes of block i before have released them. One that was never given out says nothing about those
+/* All earlier owners of block i's bytes have released them. One that was never given out says nothing about those
    that were there before it. */
 static bool is_free(pool_run *r, uint32_t i, uint32_t depth)
 {
@@ -350,7 +349,7 @@ static bool is_free(pool_run *r, uint32_t i, uint32_t depth)
 static void *give_place(pool_run *r, uint32_t i)
 {
 	unsigned char *at = r->c->at + r->l->blocks[i].offset;
-	memcpy(at - MEMORY_ALIGN, &i, sizeof i); /* for who releases it */
+	memcpy(at - MEMORY_ALIGN, &i, sizeof i); /* for the release */
 	atomic_store_explicit(&r->state[i], BUSY, memory_order_relaxed);
 	atomic_fetch_add_explicit(&r->c->live, 1, memory_order_relaxed);
 	r->placed++;

@@ -1,4 +1,4 @@
-/* Pools: memory for what a program makes on its way, planned from what an earlier run with the same sizes asked for.
+/* Pools: memory for intermediate results, planned from the requests of an earlier run with the same sizes.
  *
  * A thread that runs a program enters its pool; an allocator then asks pool_serve before it takes memory from
  * anywhere else, and pool_release before it gives any back. The first run with given sizes (`key`) is traced, and
@@ -9,8 +9,7 @@
  * the bytes have released them; otherwise it is served from elsewhere, and the run traced anew later. A chunk that
  * has a block in use when its run ends belongs to that block from then on, and the next run takes another. Blocks
  * may be released by any thread, at any time. */
-#ifndef MEMORY_POOL_H
-#define MEMORY_POOL_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -63,5 +62,4 @@ void pool_report(pool *p, strbuf *b); /* a line for each size, none where nothin
 
 #ifdef __cplusplus
 }
-#endif
 #endif

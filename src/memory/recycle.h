@@ -1,10 +1,9 @@
 /* Recycling: while a model is captured, memory that it lets go of is handed out again.
  *
- * A recording keeps small objects beside every buffer, which leave holes that malloc cannot use: each operator would take
+ * A recording keeps small objects next to every buffer, which leave holes that malloc cannot use: each operator would take
  * pages from the system, and give them back. An allocator asks recycle_take before it takes memory from elsewhere, and
  * recycle_keep before it gives any back. When the last capture is over, what is in use belongs to where it came from. */
-#ifndef MEMORY_RECYCLE_H
-#define MEMORY_RECYCLE_H
+#pragma once
 
 #include "base/mem.h"
 
@@ -29,5 +28,4 @@ void memory_trim(void); /* what is free in the heap goes back to the system */
 
 #ifdef __cplusplus
 }
-#endif
 #endif

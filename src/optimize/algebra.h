@@ -4,8 +4,7 @@
  *
  * A form holds in a piece of the number line. A clamp is one thing or another in a piece, or says where the piece is to be
  * split. Whatever has no form is false: it is not known, and not the same as anything. */
-#ifndef OPTIMIZE_ALGEBRA_H
-#define OPTIMIZE_ALGEBRA_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ bool form_sigmoid(const piece *p, const form *a, form *out);
 bool form_clamp(piece *p, const form *a, double low, double high, form *out); /* of a straight line */
 /* The same in the pieces that they were made for, but for rounding of the numbers in them. */
 bool form_same(const piece *p, const form *a, const piece *q, const form *b);
-
-#endif

@@ -39,8 +39,6 @@ static bool is_aligned(const edit *e, value_id heads)
 	return fixed_dim(e, heads, 3, &size) && size % 8 == 0;
 }
 
-/* ---- layouts ------------------------------------------------------------------------------------------------------- */
-
 /* transpose(1, 2) or permute(0, 2, 1, 3) */
 static bool puts_heads_second(const edit *e, node_id n)
 {
@@ -68,8 +66,6 @@ static bool hides_layout(const edit *e, node_id n)
 	return plain || edit_is(e, copy, OP_reshape) ||
 	       ((edit_is(e, copy, OP_contiguous) || edit_is(e, copy, OP_clone)) && row_major);
 }
-
-/* ---- groups of queries --------------------------------------------------------------------------------------------- */
 
 enum { QUERY, KEY, VALUE, MASK, DROPOUT, CAUSAL, SCALE, GROUPS, SDPA_ARGS };
 
@@ -136,8 +132,6 @@ static clv_status spread_groups(finder *f, node_id n)
 	*f->changes += 1;
 	return put_node(&at, OP_scaled_dot_product_attention, args, SDPA_ARGS, result);
 }
-
-/* ---- masks --------------------------------------------------------------------------------------------------------- */
 
 /* Steps of making a mask whose numbers are no larger than those of their arguments, `n` from `first` on. */
 static const struct mask_step {
@@ -237,8 +231,6 @@ static bool is_finite(const finder *f, value_id mask)
 	return isfinite(most) &&
 	       bound_of(f, &a, (way){.depth = DEPTH}) <= most * (1 + 1e-8); /* less than that is lost in rounding */
 }
-
-/* ---- attention that is spelt out ----------------------------------------------------------------------------------- */
 
 /* q, k, v; t are keys that are turned already, m is what is added, C multiplies and D divides. Those that say more come
    first. */
@@ -376,8 +368,6 @@ static clv_status join_spelt(finder *f, node_id n)
 	}
 	return CLV_OK;
 }
-
-/* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
 clv_status pass_attention(edit *e, const optimize_spec *s, uint32_t *changes)
 {

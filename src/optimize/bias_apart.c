@@ -25,8 +25,6 @@ typedef struct addition {
 	value_id other, sum;
 } addition;
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
-
 static bool can_split_bias(const splitter *p, const linear *l)
 {
 	const weighted *w = &l->w;
@@ -77,8 +75,6 @@ static bool find_addition(const splitter *p, const linear *l, addition *out)
 	return a != NONE && b != NONE && a != b && out->sum != NONE && same_type(e, out->other, v) &&
 	       same_shape(e->p, out->other, v) && p->layouts[out->other] != LAYOUT_ANY;
 }
-
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
 
 static clv_status add_bias(const spot *at, uint16_t op, value_id v, value_id bias, value_id result, value_id written)
 {
@@ -166,8 +162,6 @@ static clv_status add_in_place(splitter *p, const linear *l, const addition *a)
 	*p->changes += 2;
 	return sum == a->sum ? CLV_OK : reshape_to(&at, sum, a->sum);
 }
-
-/* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
 static clv_status split_all(splitter *p)
 {

@@ -22,8 +22,6 @@ typedef struct converter {
 	node_id now;
 } converter;
 
-/* ---- conversions -------------------------------------------------------------------------------------------------- */
-
 /* With one channel, or one pixel, both layouts are the same. */
 static bool is_converted_once(const converter *c, value_id w)
 {
@@ -52,8 +50,6 @@ static clv_status bring_in(converter *c, uint16_t op, value_id v, value_id *made
 	TRY(new_image(c, v, made));
 	return convert(c, op, v, *made, MEMORY_CHANNELS_LAST, c->now, c->now);
 }
-
-/* ---- nodes of regions --------------------------------------------------------------------------------------------- */
 
 static clv_status image_arg(converter *c, arg *a)
 {
@@ -147,8 +143,6 @@ static clv_status change_node(converter *c)
 	TRY(edit_remove(e, c->now));
 	return edit_insert(e, c->now, &s, &made);
 }
-
-/* ---- the pass ----------------------------------------------------------------------------------------------------- */
 
 /* Only one value of its memory leaves: those outside that were on that memory are on the copy's. */
 static clv_status take_out(converter *c, value_id v, value_id *heirs)

@@ -18,8 +18,6 @@ typedef struct changer {
 	uint32_t *changes;
 } changer;
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
-
 static bool looks_at_one_pixel(const edit *e, const weighted *w, const geometry *g)
 {
 	bool one = g->dims == 2 && w->groups == 1 && !w->transposed;
@@ -70,8 +68,6 @@ static node_id find_relu(const changer *c, const weighted *w)
 	value_id r = result_on(e, u, w->result, w->result);
 	return r != NONE && is_hidden(e, r) ? u : NONE;
 }
-
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
 
 static clv_status move_dims(const spot *at, value_id v, const int64_t order[4], value_id out)
 {
@@ -165,8 +161,6 @@ static clv_status change(changer *c, const weighted *w)
 	*c->changes += relu == NONE ? 1 : 2;
 	return CLV_OK;
 }
-
-/* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
 static clv_status change_all(changer *c)
 {

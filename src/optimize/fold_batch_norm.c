@@ -31,8 +31,6 @@ typedef struct folder {
 	bool *constant; /* per value */
 } folder;
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
-
 static bool is_real_tensor(const edit *e, value_id v)
 {
 	const value *x = &e->p->values.at[v];
@@ -116,8 +114,6 @@ static bool can_fold(const folder *f, const weighted *w, const norm *b)
 	       y->alias == NONE && !(y->flags & VALUE_ODD) && same_shape(e->p, w->result, b->result) &&
 	       dim_is(e, w->weight, channel_dim(w), b->channels) && !(w->transposed && w->groups != 1);
 }
-
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
 
 /* Vectors and weights on the way: each call makes one node of the prelude. */
 typedef struct arithmetic {
@@ -256,8 +252,6 @@ static clv_status fold(edit *e, const weighted *w, const norm *found)
 	return put_folded(&a.at, w, &b, weight, bias);
 }
 
-/* ---- those that stay alone ----------------------------------------------------------------------------------------- */
-
 /* shift + x * factor: spread over channels, which the weight of a transposed convolution has where images have them. */
 static clv_status put_scaled(edit *e, const norm *found)
 {
@@ -292,8 +286,6 @@ clv_status scale_last_images(edit *e, bool *constant, const bool *last, uint32_t
 	}
 	return CLV_OK;
 }
-
-/* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
 static clv_status try_fold(folder *f, node_id n, uint32_t *changes)
 {

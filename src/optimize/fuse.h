@@ -3,8 +3,7 @@
  * fuse.c finds what follows a node and keeps the books about memory; fuse_conv.c, fuse_linear.c and fuse_cudnn.c say which operator
  * does it all. Changes of one pass are put in place together, so facts of the edit are those from before; what fusing changes (last
  * reads, writes, shared memory) is kept up to date here. */
-#ifndef OPTIMIZE_FUSE_H
-#define OPTIMIZE_FUSE_H
+#pragma once
 
 #include "optimize/rewrite.h"
 
@@ -72,5 +71,3 @@ clv_status fuse_linear(fuser *f, node_id n);      /* fuse_linear.c */
 /* fold_batch_norm.c: normalizations of channels-last images that no convolution took are one multiplication and addition,
    which takes half the time there. (It takes longer on row-major ones.) */
 clv_status scale_last_images(edit *e, bool *constant, const bool *last, uint32_t *changes);
-
-#endif

@@ -1,12 +1,10 @@
-/* Fuses convolutions with what follows them, on weights that oneDNN has laid out.
+/* Fuses convolutions with the operators after them, on weights that oneDNN has laid out.
  *
  * Laid-out weights make results channels-last whatever the input is, so a convolution gets them only where its input is so
  * already: then pass_channels_last has found that no other node depends on the layout. Elsewhere the weight stays, and so does the layout. */
 #include "optimize/fuse.h"
 
 #include <string.h>
-
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
 
 /* One number stands for all dimensions. */
 static bool read_ints(const edit *e, const arg *a, uint32_t dims, int64_t *out)
@@ -76,8 +74,6 @@ static bool can_fuse_conv(const fuser *f, const weighted *w)
 	return bias && is_f32_cpu(e, w->x) && is_f32_cpu(e, w->weight) && is_f32_cpu(e, w->result) &&
 	       f->constant[w->weight];
 }
-
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
 
 /* The input's sizes, for which the weight is laid out. */
 static clv_status size_hint(const fuser *f, value_id x, arg *out)
@@ -157,8 +153,6 @@ static clv_status join_binary(fuser *f, const weighted *w, const geometry *g, va
 	uint16_t op = t->in_place ? OP_mkldnn__convolution_pointwise__binary : OP_mkldnn__convolution_pointwise_binary;
 	return join(f, w, t, op, args, n + 3);
 }
-
-/* ---- choosing ------------------------------------------------------------------------------------------------------ */
 
 static unsigned tail_kinds(const fuser *f, const weighted *w)
 {

@@ -1,11 +1,9 @@
-/* Fuses linears with what follows them, on weights that oneDNN has laid out.
+/* Fuses linears with the operators after them, on weights that oneDNN has laid out.
  * A call costs more than one of the operators it stands for, so small ones stay. */
 #include "optimize/fuse.h"
 
 /* Multiplications from which on the call is worth it; where the number of rows is not known, elements of the weight. */
 enum { ENOUGH_WORK = 1 << 20, ENOUGH_WEIGHT = 1 << 18 };
-
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
 
 /* A linear with how many rows it has; NONE: nothing is known. */
 typedef struct sized {
@@ -35,8 +33,6 @@ static bool is_worth_it(const plan *p, const sized *x)
 		return weight * (double)rows >= ENOUGH_WORK;
 	return weight >= ENOUGH_WEIGHT;
 }
-
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
 
 static clv_status pack(fuser *f, const sized *x, value_id *out)
 {

@@ -13,8 +13,6 @@
 
 #include "optimize/rewrite.h"
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
-
 typedef struct reuser {
 	edit *e;
 	uint8_t *layout; /* per value: known_layout */
@@ -88,8 +86,6 @@ static void find_sharing(reuser *x)
 		node_each_use(p, x->now, see_use, x);
 }
 
-/* ---- layouts ------------------------------------------------------------------------------------------------------ */
-
 /* Of four dimensions that are no pixels and have several channels: then the two formats are never the same strides, and
    what is made of an image element by element has its strides. */
 static bool is_plain_image(const plan *p, value_id v)
@@ -123,8 +119,6 @@ static void note_layout(reuser *x, node_id n, value_id r)
 	else
 		x->whole[r] = op->strides == STRIDES_FIRST && first != NONE && x->whole[first];
 }
-
-/* ---- which nodes can write ------------------------------------------------------------------------------------------------ */
 
 static bool same_strides(const reuser *x, value_id v, value_id r)
 {
@@ -174,8 +168,6 @@ static bool can_write(reuser *x, node_id n, value_id v, value_id r)
 	return p->values.at[r].alias == NONE && is_float(&p->values.at[r]) && is_alike(p, v, r) && same_strides(x, v, r) &&
 	       is_free_after(x, v, n) && others_fit(x, n, v);
 }
-
-/* ---- the pass ----------------------------------------------------------------------------------------------------- */
 
 enum { MAX_ARGS = 8 };
 

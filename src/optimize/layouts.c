@@ -5,8 +5,6 @@
 
 #include "optimize/rewrite.h"
 
-/* ---- images ------------------------------------------------------------------------------------------------------- */
-
 uint32_t image_where(const edit *e, value_id v)
 {
 	const char *device = plan_s(e->p, e->p->values.at[v].device);
@@ -24,8 +22,6 @@ bool is_pixel(const edit *e, value_id v)
 {
 	return is_image(e, v) && dim_is(e, v, 2, 1) && dim_is(e, v, 3, 1);
 }
-
-/* ---- rules -------------------------------------------------------------------------------------------------------- */
 
 static bool are_spatial(const edit *e, const arg *a)
 {
@@ -60,8 +56,6 @@ static void find_rows(layouts *l)
 		l->rows[n] = row->image.kind && rule_holds(l->e, n, row) ? row : NULL;
 	}
 }
-
-/* ---- orders ------------------------------------------------------------------------------------------------------- */
 
 static void find_given(layouts *l)
 {
@@ -126,8 +120,6 @@ clv_status layouts_new(edit *e, layouts *out)
 		order_of_node(out, n);
 	return CLV_OK;
 }
-
-/* ---- nodes -------------------------------------------------------------------------------------------------------- */
 
 static void see_image(const layouts *l, const arg *a, value_fn f, void *ctx)
 {

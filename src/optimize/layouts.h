@@ -3,8 +3,7 @@
  * A plan does not say how results are laid out. The column IMAGE of ops.def says which operators give channels-last images
  * for channels-last images, and row-major results for row-major arguments; from it follow the nodes that can work on
  * channels-last images without any other node noticing. */
-#ifndef OPTIMIZE_LAYOUTS_H
-#define OPTIMIZE_LAYOUTS_H
+#pragma once
 
 #include "optimize/optimize.h"
 
@@ -54,5 +53,3 @@ clv_status regions_find(edit *e, regions *out); /* in arrays of the edit */
 bool made_inside(const regions *r, value_id v);
 /* An image of a region that is read outside, or kept. */
 bool leaves(const regions *r, value_id v);
-
-#endif

@@ -9,8 +9,7 @@
  * over the last dimension, which it keeps). A small letter is a tensor, the same wherever it stands; a capital is a
  * number. Numbers must be there, up to rounding. `~to(x)` is to(x) or x. Words that commute take their arguments in
  * either order. */
-#ifndef OPTIMIZE_MATCH_H
-#define OPTIMIZE_MATCH_H
+#pragma once
 
 #include "optimize/rewrite.h"
 
@@ -57,5 +56,3 @@ bool may_join(const edit *e, node_id top, node_id n);
 bool tree_is_closed(const edit *e, const found_tree *t);
 bool makes_new(const edit *e, node_id n); /* its result is on memory of its own, and it writes nothing */
 clv_status tree_remove(edit *e, const found_tree *t);
-
-#endif

@@ -33,8 +33,6 @@ typedef struct finder {
 	uint32_t n;
 } finder;
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
-
 static bool is_real_value(const value *x)
 {
 	return is_float(x) && !(x->flags & VALUE_ODD);
@@ -81,8 +79,6 @@ static bool is_norm(const finder *f, bool is_rms, found_tree *t, int64_t *length
 	return here && is_row(e, tensor_of(t, 'w'), y, *length) && is_row(e, tensor_of(t, 'b'), y, *length);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
-
 static clv_status put_norm(edit *e, bool is_rms, const found_tree *t, int64_t length)
 {
 	spot at = {e, t->top, t->top};
@@ -98,8 +94,6 @@ static clv_status put_norm(edit *e, bool is_rms, const found_tree *t, int64_t le
 	TRY(tree_remove(e, t));
 	return put_node(&at, is_rms ? OP_rms_norm : OP_layer_norm, args, n, result);
 }
-
-/* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
 static void add_patterns(finder *f, const char *const *outers, const char *const *cores, bool is_rms)
 {

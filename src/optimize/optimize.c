@@ -19,10 +19,13 @@ const pass passes[] = {
 	{"bias_apart", OPTIMIZE_FAST, pass_bias_apart},
 	{"fuse", OPTIMIZE_FAST, pass_fuse},
 	{"in_place", OPTIMIZE_SAFE, pass_in_place},
+	{"out_of_place", OPTIMIZE_SAFE, pass_out_of_place},
 	{"prelude", OPTIMIZE_SAFE, NULL}, /* parts: in the order of part_id */
 	{"sizes", OPTIMIZE_SAFE, NULL},
 	{"guards", OPTIMIZE_SAFE, NULL},
+	{"group", OPTIMIZE_SAFE, NULL},  /* form_groups */
 	{"memory", OPTIMIZE_SAFE, NULL}, /* of runs: memory/pool.h */
+	{"native", OPTIMIZE_FAST, NULL}, /* the native engine as a way to run: exec/native_way.h */
 	{0},
 };
 
@@ -70,6 +73,16 @@ static clv_status make_parts(edit *e, const optimize_spec *s, const pass *first,
 	return CLV_OK;
 }
 
+static clv_status make_groups(edit *e, const optimize_spec *s, optimized_plan *out)
+{
+	optimize_count c = {"group", 0};
+	if (pass_is_off(s->off, c.pass))
+		return CLV_OK;
+	TRY(form_groups(e, s, out->part, &c.changes));
+	edit_release(e);
+	return c.changes ? vec_push(&out->counts, c) : CLV_OK;
+}
+
 static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 {
 	const pass *x = passes;
@@ -77,6 +90,7 @@ static clv_status run_all(edit *e, const optimize_spec *s, optimized_plan *out)
 		if (x->level <= s->level && !pass_is_off(s->off, x->name))
 			TRY(run_pass(e, s, x, out));
 	TRY(make_parts(e, s, x, out));
+	TRY(make_groups(e, s, out));
 	edit_spans(e, out->pinned);
 	out->p = e->p;
 	e->p = NULL;

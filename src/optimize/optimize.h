@@ -8,8 +8,7 @@
  * as well. What these give is kept until one of those tensors changes, or for other sizes; folded and packed weights are nodes
  * of the prelude like any others. Safe passes put only what depends on small constants there: tensors can be written in ways
  * that leave no trace (`parameter.data`, memory shared with an array), and a run must see that. */
-#ifndef OPTIMIZE_OPTIMIZE_H
-#define OPTIMIZE_OPTIMIZE_H
+#pragma once
 
 #include "plan/edit.h"
 
@@ -24,6 +23,14 @@ typedef enum bias_place {
 	BIAS_APART
 } bias_place;
 
+/* What an engine that evaluates groups can do with a node in one. */
+typedef enum group_role {
+	GROUP_NEVER,
+	GROUP_ELEMENTS, /* element by element, after broadcasting */
+	GROUP_ROWS,     /* along the last dimension of its first argument; the result has that shape, or a number per row */
+	GROUP_PRODUCT   /* a product or convolution that does elementwise nodes in its store */
+} group_role;
+
 typedef struct optimize_spec {
 	optimize_level level;
 	bool channels_last;               /* FAST: convolutions get inputs laid out so */
@@ -32,7 +39,8 @@ typedef struct optimize_spec {
 	bool guards_first;                /* what every run does is to have guards in a part of their own */
 	const char *const *off;           /* names of passes that are left out; NULL ends; may be NULL */
 	bool (*has_op)(const char *name); /* the operator exists here, with the backend it needs; NULL: none of ours does */
-	const node_span *pinned;          /* compiled segments of the range: see edit_pin */
+	group_role (*groups)(const plan *p, node_id n); /* NULL: groups are not formed */
+	const node_span *pinned;                        /* compiled segments of the range: see edit_pin */
 	uint32_t npinned;
 	const char *gpu; /* the kind of device that passes for GPUs look for; NULL: cuda. Tests compute on another */
 } optimize_spec;
@@ -102,6 +110,7 @@ clv_status pass_conv_as_linear(edit *e, const optimize_spec *s, uint32_t *change
 clv_status pass_bias_apart(edit *e, const optimize_spec *s, uint32_t *changes);      /* bias_apart.c */
 clv_status pass_fuse(edit *e, const optimize_spec *s, uint32_t *changes);            /* fuse.c */
 clv_status pass_in_place(edit *e, const optimize_spec *s, uint32_t *changes);        /* in_place.c */
+clv_status pass_out_of_place(edit *e, const optimize_spec *s, uint32_t *changes);    /* out_of_place.c */
 
 /* What these find in *out is an edit_array.
    parts.c. Per value: a tensor that is the same in every run, so that what is made of it alone gets into the prelude. */
@@ -110,6 +119,9 @@ clv_status constant_values(edit *e, const optimize_spec *s, bool **out);
 clv_status moved_values(edit *e, const optimize_spec *s, bool **out);
 /* Nodes of earlier parts come first; wanted: bits of part_id. Fills out->part. */
 clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimized_plan *out);
+
+/* group.c. After order_parts: nodes of one group come one behind the other, and the plan has groups. */
+clv_status form_groups(edit *e, const optimize_spec *s, const node_id *part, uint32_t *changes);
 
 /* ---- shared by passes: facts.c ------------------------------------------------------------------------------------- */
 
@@ -141,5 +153,3 @@ clv_status find_layouts(edit *e, uint8_t **out);
 int64_t dim_least(const plan *p, const value *x, uint32_t d); /* the least that a size can be; INT64_MIN: not known */
 bool may_have_size_one(const plan *p, value_id v);            /* a dimension of it can have size 1 */
 bool same_shape(const plan *p, value_id a, value_id b);
-
-#endif

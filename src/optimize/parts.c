@@ -1,4 +1,4 @@
-/* Divides the range into parts by what nodes depend on, and moves the earlier parts to the front.
+/* Divides the range into parts by the inputs that nodes depend on, and moves the earlier parts to the front.
  *
  * once: pure nodes whose arguments are external tensors that the range does not write, numbers that do not change, and
  * results of other such nodes. sized: those that also depend on sizes. A run finds results of both where an earlier one left
@@ -252,20 +252,6 @@ static void order_nodes(const edit *e, node_id *order, const uint8_t *of, optimi
 	out->part[PARTS] = at;
 }
 
-static clv_status reorder(edit *e, const node_id *order)
-{
-	plan *p;
-	uint32_t *pins = edit_array(e, e->pins.n, sizeof *pins);
-	TRY_MEM(pins);
-	TRY(plan_reorder(e->p, order, &p));
-	plan_free(e->p);
-	e->p = p;
-	memcpy(pins, e->pins.at, e->pins.n * sizeof *pins);
-	for (uint32_t i = 0; i < e->pins.n; i++)
-		e->pins.at[i] = pins[order[i]];
-	return CLV_OK;
-}
-
 /* Nodes of a part that is not wanted go to the next that is. */
 static void leave_out(const edit *e, uint8_t *of, unsigned wanted)
 {
@@ -282,5 +268,5 @@ clv_status order_parts(edit *e, const optimize_spec *s, unsigned wanted, optimiz
 	TRY(parts_of_nodes(e, s, &of));
 	leave_out(e, of, wanted);
 	order_nodes(e, order, of, out);
-	return out->part[PART_MAIN] > e->first ? reorder(e, order) : CLV_OK;
+	return out->part[PART_MAIN] > e->first ? edit_reorder(e, order) : CLV_OK;
 }

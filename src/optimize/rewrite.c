@@ -1,8 +1,6 @@
 /* Inserts nodes, and reads convolutions and linears: see rewrite.h. */
 #include "optimize/rewrite.h"
 
-/* ---- arguments and tensors ----------------------------------------------------------------------------------------- */
-
 clv_status arg_int(edit *e, int64_t k, arg *out)
 {
 	*out = (arg){.kind = ARG_INT};
@@ -69,8 +67,6 @@ clv_status row_count(edit *e, value_id v, expr_id *out)
 	return CLV_OK;
 }
 
-/* ---- nodes --------------------------------------------------------------------------------------------------------- */
-
 static clv_status insert_like(const spot *at, node_spec s)
 {
 	const plan *p = at->e->p;
@@ -108,8 +104,6 @@ clv_status put_node(const spot *at, uint16_t op, const arg *args, uint32_t nargs
 	return put_writer(at, op, args, nargs, result, NONE);
 }
 
-/* ---- questions ----------------------------------------------------------------------------------------------------- */
-
 bool fixed_dim(const edit *e, value_id v, uint32_t d, int64_t *k)
 {
 	const value *x = &e->p->values.at[v];
@@ -140,8 +134,6 @@ bool runs_plainly(const edit *e, node_id n)
 	const context *c = &e->p->contexts.at[e->p->nodes.at[n].context];
 	return !c->nautocast && !(c->flags_mask & (1u << CTX_BIT_MKLDNN | 1u << CTX_BIT_CUDNN));
 }
-
-/* ---- what follows a node ------------------------------------------------------------------------------------------- */
 
 node_id only_reader(const edit *e, value_id v, node_id maker)
 {
@@ -179,8 +171,6 @@ bool alpha_is_one(const edit *e, node_id n)
 	const arg *a = edit_arg(e, n, 2);
 	return a->kind == ARG_NONE || (arg_number(e, a, &alpha) && alpha == 1);
 }
-
-/* ---- convolutions and linears -------------------------------------------------------------------------------------- */
 
 enum { NEVER = -1, ALWAYS = -2 };
 

@@ -1,6 +1,5 @@
-/* What passes that insert nodes share: nodes, tensors, and convolutions in all spellings. */
-#ifndef OPTIMIZE_REWRITE_H
-#define OPTIMIZE_REWRITE_H
+/* Helpers of passes that insert nodes: nodes, tensors, and convolutions in all spellings. */
+#pragma once
 
 #include "optimize/optimize.h"
 
@@ -85,5 +84,3 @@ typedef struct linear {
 bool read_linear(const edit *e, const bool *constant, node_id n, linear *out);
 /* The weight with its other dimension first: a view. */
 clv_status turn_weight(const spot *at, const linear *l, value_id *out);
-
-#endif

@@ -23,8 +23,6 @@ typedef struct rotation {
 	int64_t row;                       /* its length */
 } rotation;
 
-/* ---- reading ------------------------------------------------------------------------------------------------------- */
-
 static node_id maker_by_op(const edit *e, value_id v, uint16_t op)
 {
 	if (v == NONE || e->p->values.at[v].kind != VALUE_RESULT)
@@ -131,8 +129,6 @@ static bool read_rotation(const edit *e, node_id top, uint32_t side, rotation *r
 	       tree_add_leaf(&r->tree, r->sine) && tree_add_leaf(&r->tree, r->product) && tree_is_closed(e, &r->tree);
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------- */
-
 static clv_status put_half(const spot *at, value_id v, int64_t from, int64_t row, value_id *out)
 {
 	edit *e = at->e;
@@ -199,8 +195,6 @@ static clv_status put_rotation(finder *f, const rotation *r)
 	*f->changes += r->tree.n;
 	return put_node(&at, OP_addcmul, sum, 4, result);
 }
-
-/* ---- the pass ------------------------------------------------------------------------------------------------------ */
 
 static clv_status try_rotation(finder *f, node_id n)
 {

@@ -413,8 +413,7 @@ static clv_status fill_blocks(folding *f)
 
 static clv_status fold(folding *f)
 {
-	if (f->arena.failed || !f->out->of_node || !f->out->syms)
-		return fail_nomem();
+	TRY_MEM(!f->arena.failed && f->out->of_node && f->out->syms);
 	TRY(choose_sizes(f->p, f->s->sizes, f->out->syms));
 	TRY(node_names_new(f->p, &f->names));
 	TRY(liveness_parts(f->p, &f->live, NULL));

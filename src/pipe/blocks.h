@@ -1,10 +1,9 @@
-/* Blocks: a plan folded to what a pipeline is cut between.
+/* Blocks: a plan folded to the units that a pipeline is cut between.
  *
  * A block is a set of nodes that stays together: a layer, a module that the caller wants whole, a single operator between
  * layers, or more where a cut inside would be wrong (memory that is written in place, numbers on the host, state of the
  * model that is written). Blocks are in a topological order, and their nodes can be brought into that order too. */
-#ifndef PIPE_BLOCKS_H
-#define PIPE_BLOCKS_H
+#pragma once
 
 #include "pipe/estimate.h"
 #include "pipe/pipe.h"
@@ -54,5 +53,3 @@ clv_status stages_plan(const plan *p, const uint32_t *stage_of /* per node */, u
    `from` that do the same are, or later if what it reads is. */
 clv_status stages_match(const plan *from, const uint32_t *stage_of, const blocks *b,
                         uint32_t *out /* per node of b->p */);
-
-#endif

@@ -8,8 +8,6 @@
 #include "plan/view.h"
 #include "split/frontier.h"
 
-/* ---- the graph ---------------------------------------------------------------------------------------------------------- */
-
 /* Block `block` reads value `v`. */
 typedef struct use {
 	value_id v;
@@ -123,8 +121,6 @@ clv_status blocks_graph(const blocks *b, const block_cost *costs, pipe_graph *ou
 	return st;
 }
 
-/* ---- plans in another order ------------------------------------------------------------------------------------------------ */
-
 clv_status blocks_plan(const blocks *b, plan **out, node_id *ends)
 {
 	for (uint32_t i = 0; i < b->at.n; i++)
@@ -154,8 +150,7 @@ clv_status stages_plan(const plan *p, const uint32_t *stage_of, uint32_t nstages
 {
 	plan *q = NULL;
 	node_id *order = mem_ids(p->nodes.n);
-	if (!order)
-		return fail_nomem();
+	TRY_MEM(order);
 	for (uint32_t i = 0; i < nstages; i++)
 		ends[i] = 0;
 	clv_status st = CLV_OK;
@@ -183,8 +178,6 @@ clv_status stages_plan(const plan *p, const uint32_t *stage_of, uint32_t nstages
 		plan_free(q);
 	return st;
 }
-
-/* ---- the same stages of another plan ------------------------------------------------------------------------------------------ */
 
 clv_status stages_match(const plan *from, const uint32_t *stage_of, const blocks *b, uint32_t *out)
 {

@@ -112,8 +112,7 @@ clv_status least_bottleneck(const pipe_problem *pr, double *us_out)
 {
 	uint32_t n = pr->g->nodes.n;
 	double *us = mem_alloc(n * sizeof *us), fastest = 0;
-	if (!us)
-		return fail_nomem();
+	TRY_MEM(us);
 	for (uint32_t i = 0; i < n; i++)
 		us[i] = node_us(pr, i);
 	for (uint32_t d = 0; d < pr->k; d++)

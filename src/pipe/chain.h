@@ -3,8 +3,7 @@
  * Such a partition cannot have a cycle, whatever the cuts are, and what a stage costs is told by what is between
  * its two cuts and by what crosses them. Methods that look for chains share the order (chain.c), the cuts and the
  * cost (chain_cut.c) and the search (chain_search.c) here. */
-#ifndef PIPE_CHAIN_H
-#define PIPE_CHAIN_H
+#pragma once
 
 #include "pipe/pipe.h"
 
@@ -111,5 +110,3 @@ double chain_cut_spots(chain *c, double most, bool bytes);
 void chain_cut_order(chain *c, pipe_random *r); /* the best cut of the order that is there */
 /* Cuts the order anew, never worse than c->worst; false if that is not possible (devices were changed). */
 bool chain_recut(chain *c, pipe_random *r);
-
-#endif

@@ -11,8 +11,6 @@
 #define SPOTS 400 /* candidates for cuts in the DP */
 #define OVER 1e30 /* us that a byte over the memory counts as */
 
-/* ---- by time alone --------------------------------------------------------------------------------------------- */
-
 void chain_sum(chain *c)
 {
 	c->sum[0] = 0; /* a search may have used it for other sums */
@@ -103,8 +101,6 @@ static bool cut_plain(chain *c, uint32_t pivot)
 	memcpy(c->cut, c->trial, (c->k + 1) * sizeof *c->cut);
 	return true;
 }
-
-/* ---- what everything costs ------------------------------------------------------------------------------------- */
 
 static double bytes_over(const chain *c, uint32_t s, const chain_load *in, const pipe_border *before)
 {
@@ -200,8 +196,6 @@ double chain_costliest(const chain *c)
 	return most;
 }
 
-/* ---- by everything --------------------------------------------------------------------------------------------- */
-
 uint32_t chain_spots(const chain *c)
 {
 	return c->n <= SPOTS ? c->n + 1 : SPOTS + c->k + 2;
@@ -285,8 +279,6 @@ double chain_cut_spots(chain *c, double most, bool bytes)
 	}
 	return found;
 }
-
-/* ---- whichever it is ------------------------------------------------------------------------------------------- */
 
 bool chain_recut(chain *c, pipe_random *r)
 {

@@ -22,20 +22,7 @@ clv_status check_ends(const plan *p, const node_id *ends, uint32_t n)
 
 static bool has_gradients(const value *x)
 {
-	if (x->type != TYPE_TENSOR)
-		return false;
-	switch ((dtype)x->dtype) {
-	case DT_F16:
-	case DT_F32:
-	case DT_F64:
-	case DT_BF16:
-	case DT_C32:
-	case DT_C64:
-	case DT_C128:
-	case DT_F8E5M2:
-	case DT_F8E4M3FN: return true;
-	default: return false;
-	}
+	return x->type == TYPE_TENSOR && dtype_has_grad((dtype)x->dtype);
 }
 
 typedef struct grads {

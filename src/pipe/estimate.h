@@ -1,7 +1,6 @@
-/* What blocks of a plan cost, from shapes alone: for plans that cannot be run here (very large ones, those of the meta
+/* Estimates the cost of blocks from shapes alone: for plans that cannot be run here (very large ones, those of the meta
  * device). Block i is the nodes ends[i-1] … ends[i]-1. */
-#ifndef PIPE_ESTIMATE_H
-#define PIPE_ESTIMATE_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -40,5 +39,3 @@ clv_status check_ends(const plan *p, const node_id *ends, uint32_t n);
 /* Per value: gradients flow through it in a training step. Besides what required grad when it was captured, what an
    operator with gradients wrote later. Caller frees with mem_free. */
 clv_status plan_grads(const plan *p, bool **out);
-
-#endif

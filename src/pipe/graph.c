@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
+
 /* Sums of bytes stay below: what is computed of them later (copies, micro-batches) is in doubles. */
 #define MOST_BYTES (INT64_MAX / 4)
 
@@ -225,8 +227,7 @@ static clv_status fail_cycle(const pipe_graph *g, const uint32_t *place, uint32_
 static clv_status renumber_nodes(pipe_graph *g, const uint32_t *place)
 {
 	pipe_node *nodes = mem_realloc(NULL, g->nodes.n, sizeof *nodes);
-	if (!nodes)
-		return fail_nomem();
+	TRY_MEM(nodes);
 	memcpy(nodes, g->nodes.at, g->nodes.n * sizeof *nodes);
 	for (uint32_t n = 0; n < g->nodes.n; n++)
 		g->nodes.at[place[n]] = nodes[n];
@@ -259,12 +260,6 @@ static clv_status sort_nodes(pipe_graph *g)
 	return st;
 }
 
-static int by_number(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-	return (x > y) - (x < y);
-}
-
 static void sort_uses(pipe_graph *g)
 {
 	for (uint32_t v = 0; v < g->values.n; v++) {
@@ -272,7 +267,7 @@ static void sort_uses(pipe_graph *g)
 		if (x->nuses == 0)
 			continue;
 		uint32_t *uses = g->uses.at + x->uses, kept = 1;
-		qsort(uses, x->nuses, sizeof *uses, by_number);
+		qsort(uses, x->nuses, sizeof *uses, uint32_order);
 		for (uint32_t i = 1; i < x->nuses; i++)
 			if (uses[i] != uses[kept - 1])
 				uses[kept++] = uses[i];

@@ -97,8 +97,6 @@ static clv_status read_node(pipe_graph *g, const json_t *node, uint32_t at)
 	return vec_push(&g->values, ((pipe_value){.from = at, .bytes = made, .grad = true}));
 }
 
-/* ---- ids ------------------------------------------------------------------------------------------------------------ */
-
 typedef struct ids {
 	table by_id;
 	const pipe_graph *g;
@@ -129,8 +127,6 @@ static clv_status add_ids(ids *all)
 	}
 	return CLV_OK;
 }
-
-/* ---- edges ---------------------------------------------------------------------------------------------------------- */
 
 static clv_status read_end(ids *all, const json_t *edge, uint32_t at, uint32_t which, uint32_t *out)
 {
@@ -183,8 +179,6 @@ static clv_status make_uses(pipe_graph *g, const edge_list *edges)
 	return CLV_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------------------- */
-
 static clv_status read_lists(const json_t *nodes, const json_t *edges, pipe_graph *g)
 {
 	ids all = {.g = g};
@@ -214,23 +208,12 @@ static clv_status read_root(const json_t *root, pipe_graph *g)
 	return read_lists(nodes, edges, g);
 }
 
-/* Python writes NaN and Infinity, which are not JSON; the JSON reader's message does not say so. */
-static clv_status explain_not_finite(clv_status st)
-{
-	const char *said = status_message();
-	if (st == CLV_E_PARSE && (strstr(said, "NaN") || strstr(said, "Infinity") || strstr(said, "real number overflow")))
-		return fail_more(st, "a number is not finite; all must be");
-	return st;
-}
-
 clv_status graph_read(const char *text, size_t n, pipe_graph *out)
 {
 	json_t *root;
 	*out = (pipe_graph){0};
-	clv_status st = json_read(text, n, "the graph", &root);
-	if (st != CLV_OK)
-		return explain_not_finite(st);
-	st = read_root(root, out);
+	TRY(json_read(text, n, "the graph", &root));
+	clv_status st = read_root(root, out);
 	json_decref(root);
 	if (st != CLV_OK)
 		graph_free(out);

@@ -4,8 +4,9 @@
  * readers: their bytes are added up. An edge that is only order looks like any other, so it is written only where no path
  * already implies it. */
 #include <stdlib.h>
-#include <string.h>
 
+#include "base/member.h"
+#include "base/number.h"
 #include "pipe/pipe.h"
 
 /* Per node: bytes of what others read. */
@@ -18,34 +19,20 @@ static void sum_bytes(const pipe_graph *g, int64_t *bytes)
 	}
 }
 
-static void put_bytes(strbuf *b, const char *key, int64_t bytes)
-{
-	strbuf_printf(b, ",\"%s\":", key);
-	strbuf_int(b, bytes);
-}
-
-static void put_time(strbuf *b, const char *key, double us)
-{
-	strbuf_printf(b, ",\"%s\":", key);
-	strbuf_double(b, us);
-}
-
 static void put_node(strbuf *b, const pipe_node *n, int64_t made)
 {
-	strbuf_puts(b, "{\"id\":");
-	strbuf_int(b, n->id);
-	strbuf_puts(b, ",\"name\":");
-	strbuf_json(b, n->name, strlen(n->name));
-	put_time(b, "fwd_us", n->fwd_us);
-	put_time(b, "bwd_us", n->bwd_us);
-	put_bytes(b, "param_bytes", n->param_bytes);
-	put_bytes(b, "out_bytes", made);
-	put_bytes(b, "held_bytes", n->held_bytes);
-	put_bytes(b, "work_bytes", n->work_bytes);
+	member_line(b, 0);
+	member_open(b, NULL, '{');
+	member_int(b, "id", n->id);
+	member_text(b, "name", n->name);
+	member_number(b, "fwd_us", n->fwd_us);
+	member_number(b, "bwd_us", n->bwd_us);
+	member_int(b, "param_bytes", n->param_bytes);
+	member_int(b, "out_bytes", made);
+	member_int(b, "held_bytes", n->held_bytes);
+	member_int(b, "work_bytes", n->work_bytes);
 	strbuf_putc(b, '}');
 }
-
-/* ---- edges ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct walk {
 	const pipe_graph *g;
@@ -55,12 +42,6 @@ typedef struct walk {
 	uint32_t now;
 } walk;
 
-static int by_number(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-	return (x > y) - (x < y);
-}
-
 static void find_data(const walk *w)
 {
 	const pipe_graph *g = w->g;
@@ -68,7 +49,7 @@ static void find_data(const walk *w)
 		const pipe_value *v = &g->values.at[i];
 		for (uint32_t u = 0; v->from != PIPE_NONE && u < v->nuses; u++) {
 			uint32_t first = g->succ_first[v->from], n = g->succ_first[v->from + 1] - first;
-			const uint32_t *at = bsearch(&g->uses.at[v->uses + u], g->succ + first, n, sizeof *at, by_number);
+			const uint32_t *at = bsearch(&g->uses.at[v->uses + u], g->succ + first, n, sizeof *at, uint32_order);
 			if (at)
 				w->data[at - g->succ] = true;
 		}
@@ -100,17 +81,14 @@ static bool has_path(walk *w, uint32_t from, uint32_t to)
 static void put_edges(strbuf *b, walk *w)
 {
 	const pipe_graph *g = w->g;
-	const char *before = "";
 	for (uint32_t n = 0; n < g->nodes.n; n++)
 		for (uint32_t i = g->succ_first[n]; i < g->succ_first[n + 1]; i++) {
 			if (!w->data[i] && has_path(w, n, g->succ[i]))
 				continue;
-			strbuf_printf(b, "%s[", before);
-			strbuf_int(b, g->nodes.at[n].id);
-			strbuf_putc(b, ',');
-			strbuf_int(b, g->nodes.at[g->succ[i]].id);
+			member_open(b, NULL, '[');
+			member_int(b, NULL, g->nodes.at[n].id);
+			member_int(b, NULL, g->nodes.at[g->succ[i]].id);
 			strbuf_putc(b, ']');
-			before = ",";
 		}
 }
 
@@ -128,19 +106,14 @@ static clv_status write_edges(const pipe_graph *g, strbuf *b)
 	return st;
 }
 
-/* ---- all of it --------------------------------------------------------------------------------------------------------- */
-
 clv_status graph_write(const pipe_graph *g, strbuf *b)
 {
 	int64_t *made = mem_alloc((g->nodes.n + 1) * sizeof *made);
-	if (!made)
-		return fail_nomem();
+	TRY_MEM(made);
 	sum_bytes(g, made);
 	strbuf_puts(b, "{\"nodes\":[");
-	for (uint32_t n = 0; n < g->nodes.n; n++) {
-		strbuf_puts(b, n ? ",\n" : "\n");
+	for (uint32_t n = 0; n < g->nodes.n; n++)
 		put_node(b, &g->nodes.at[n], made[n]);
-	}
 	mem_free(made);
 	strbuf_puts(b, "],\n\"edges\":[");
 	TRY(write_edges(g, b));

@@ -44,8 +44,7 @@ static clv_status grow_slots(ideals *d)
 	if (d->nslots && d->n < d->nslots / 2)
 		return CLV_OK;
 	uint32_t more = d->nslots ? d->nslots * 2 : 1024, *slots = mem_ids(more);
-	if (!slots)
-		return fail_nomem();
+	TRY_MEM(slots);
 	for (uint32_t i = 0; i < d->n; i++) {
 		uint32_t at = (uint32_t)d->hash.at[i] & (more - 1);
 		while (slots[at] != PIPE_NONE)

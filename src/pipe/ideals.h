@@ -2,8 +2,7 @@
  *
  * A chain of stages is a chain of ideals, each with one stage more than the one before; so where ideals are few, the best
  * chain is a shortest path through them. */
-#ifndef PIPE_IDEALS_H
-#define PIPE_IDEALS_H
+#pragma once
 
 #include "pipe/chain.h"
 
@@ -47,5 +46,3 @@ clv_status ideals_by_time(const ideals *d, uint64_t *steps, uint64_t limit, uint
    steps sufficed to look at all. */
 clv_status ideals_by_cost(const ideals *d, uint64_t *steps, uint64_t limit, uint32_t *stage_of, double *worst,
                           bool *found, bool *proven);
-
-#endif

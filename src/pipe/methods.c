@@ -322,8 +322,7 @@ static clv_status number_devices(const pipe_problem *pr, pipe_partition *p)
 	if (!devices_alike(pr))
 		return CLV_OK;
 	uint32_t *now = mem_ids(pr->k), next = 0;
-	if (!now)
-		return fail_nomem();
+	TRY_MEM(now);
 	for (uint32_t s = 0; s < p->nstages; s++) {
 		uint32_t d = p->device_of[s];
 		if (now[d] == PIPE_NONE)

@@ -216,8 +216,7 @@ static bool kway_is_safe(const pipe_problem *pr, const metis_graph *m)
 static clv_status kway(const pipe_problem *pr, metis_graph *m, uint64_t seed, idx_t *part)
 {
 	real_t *shares = mem_alloc((size_t)pr->k * (size_t)m->ncon * sizeof *shares);
-	if (!shares)
-		return fail_nomem();
+	TRY_MEM(shares);
 	shares_fill(pr, 0, pr->k, 0, m->ncon, shares);
 	clv_status st = metis_call(m, (idx_t)pr->k, shares, seed, part);
 	mem_free(shares);
@@ -310,8 +309,7 @@ static clv_status bisections(const pipe_problem *pr, const metis_graph *m, uint6
 {
 	size_t n = (size_t)m->n;
 	idx_t *room = mem_alloc(3 * n * sizeof *room);
-	if (!room)
-		return fail_nomem();
+	TRY_MEM(room);
 	for (size_t v = 0; v < n; v++)
 		part[v] = 0;
 	bisecting b = {pr, m, part, room, room + n, room + 2 * n, seed};

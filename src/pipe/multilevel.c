@@ -81,8 +81,7 @@ static int lighter(const void *a, const void *b)
 static clv_status sort_by_weight(matching *m, uint32_t n)
 {
 	weighed *all = mem_alloc(n * sizeof *all);
-	if (!all)
-		return fail_nomem();
+	TRY_MEM(all);
 	for (uint32_t i = 0; i < n; i++)
 		all[i] = (weighed){m->us[i], i};
 	qsort(all, n, sizeof *all, lighter);
@@ -232,8 +231,7 @@ static clv_status coarse_edges(const level *fine, pipe_graph *g)
 static clv_status renumber_joins(level *fine, const pipe_graph *g)
 {
 	uint32_t *now = mem_ids(g->nodes.n);
-	if (!now)
-		return fail_nomem();
+	TRY_MEM(now);
 	for (uint32_t n = 0; n < g->nodes.n; n++)
 		now[g->nodes.at[n].id] = n;
 	for (uint32_t n = 0; n < fine->pr.g->nodes.n; n++)
@@ -246,8 +244,7 @@ static clv_status join_pairs(level *fine, const matching *m, level *coarse)
 {
 	pipe_graph *g = &coarse->g;
 	fine->joins = mem_ids(fine->pr.g->nodes.n);
-	if (!fine->joins)
-		return fail_nomem();
+	TRY_MEM(fine->joins);
 	TRY(coarse_nodes(fine, m, g));
 	TRY(coarse_edges(fine, g));
 	TRY(graph_finish(g));
@@ -282,8 +279,7 @@ static clv_status coarsen(level *fine, level *coarse, bool *smaller)
 static clv_status keep_stages(const chain *c, level *at)
 {
 	at->stage_of = mem_ids(c->n);
-	if (!at->stage_of)
-		return fail_nomem();
+	TRY_MEM(at->stage_of);
 	memcpy(at->stage_of, c->stage_of, c->n * sizeof *at->stage_of);
 	return CLV_OK;
 }

@@ -92,8 +92,7 @@ clv_status order_new(const pipe_graph *g, pipe_order kind, uint32_t *out)
 clv_status order_crossing(const pipe_graph *g, const uint32_t *order, pipe_border *out)
 {
 	uint32_t nodes = g->nodes.n, *place = mem_ids(nodes);
-	if (!place)
-		return fail_nomem();
+	TRY_MEM(place);
 	for (uint32_t i = 0; i < nodes; i++)
 		place[order[i]] = i;
 	memset(out, 0, ((size_t)nodes + 1) * sizeof *out);

@@ -1,6 +1,5 @@
-/* What a clv_partition is: a partition with the graph and the problem that it is for. */
-#ifndef PIPE_PARTITION_OBJECT_H
-#define PIPE_PARTITION_OBJECT_H
+/* The struct behind clv_partition: a partition with its graph and its problem. */
+#pragma once
 
 #include "pipe/pipe.h"
 #include "plan/plan.h"
@@ -20,8 +19,6 @@ struct clv_partition {
 	uint32_t *node_stage; /* per node of the plan that was given */
 };
 
-/* src/partition.c: partitions a graph that graph_finish made. g is taken, also on failure, and is empty after. Options are
+/* src/api/partition.c: partitions a graph that graph_finish made. g is taken, also on failure, and is empty after. Options are
    the caller's (NULL: the defaults). Freed by clv_partition_free. */
 clv_status partition_object_new(pipe_graph *g, const clv_partition_options *options, clv_partition **out);
-
-#endif

@@ -9,8 +9,7 @@
  * method optimises and every table shows what it says.
  *
  * Nothing here needs torch or a plan; blocks.c alone reads plans. */
-#ifndef PIPE_PIPE_H
-#define PIPE_PIPE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/clock.h"
@@ -142,7 +141,7 @@ typedef struct pipe_partition {
 	uint32_t *stage_of;  /* per node */
 	uint32_t *device_of; /* per stage */
 	uint32_t nstages;
-	/* What a method has to say beside the result; 0 if nothing. */
+	/* A remark of the method on its result; 0: none. */
 	double bound_us;                   /* proven: no partition of the kind it looks at has a smaller bottleneck */
 	bool optimal;                      /* the bottleneck is proven to be the smallest of that kind */
 	bool stopped;                      /* the time limit struck */
@@ -324,5 +323,3 @@ clv_status partition_json(const pipe_problem *pr, const pipe_partition *p, const
 
 /* graph_write.c: what graph_read reads; out_bytes are the sum of what others read of a node. */
 clv_status graph_write(const pipe_graph *g, strbuf *b);
-
-#endif

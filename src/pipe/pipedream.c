@@ -97,8 +97,6 @@ static void memory_of(row *c, uint32_t m, uint32_t in_flight)
 	}
 }
 
-/* ---- the search for the best begin -------------------------------------------------------------------------------- */
-
 /* A leaf for each begin of a stage of device m, and above them the least of both children. */
 static void plant_tree(row *c, uint32_t m)
 {
@@ -156,8 +154,6 @@ static void find_begin(const row *c, query *q, uint32_t x, uint32_t from, uint32
 	if (left >= right)
 		find_begin(c, q, 2 * x, from, width, left);
 }
-
-/* ---- the DP --------------------------------------------------------------------------------------------------------- */
 
 static void add_device(row *c, uint32_t m)
 {
@@ -232,8 +228,7 @@ clv_status pipe_pipedream(const pipe_problem *pr, pipe_partition *out)
 	clv_status st = CLV_OK;
 	uint32_t *order = mem_ids(pr->g->nodes.n);
 	keeper kept = {0};
-	if (!order)
-		return fail_nomem();
+	TRY_MEM(order);
 	for (int kind = 0; kind < ORDER_COUNT && st == CLV_OK; kind++) {
 		pipe_partition p;
 		st = order_new(pr->g, (pipe_order)kind, order);

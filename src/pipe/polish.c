@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-#define EXCESS_SHARE 0.5             /* weight of the mean excess, beside the largest */
+#define EXCESS_SHARE 0.5             /* weight of the mean excess, relative to the largest */
 #define BYTES_FIRST 1e-3             /* weight of bytes, as a share of what they are, while devices are made even */
 #define BYTES_THEN 0.1               /* … and after it */
 #define COLDEST 1e-3                 /* of the heat in the beginning */
@@ -115,8 +115,7 @@ clv_status polisher_new(const pipe_problem *pr, polisher **out)
 {
 	size_t nodes = pr->g->nodes.n, values = pr->g->values.n, uses = pr->g->uses.n;
 	polisher *po = mem_alloc(sizeof *po);
-	if (!po)
-		return fail_nomem();
+	TRY_MEM(po);
 	arena *a = &po->arena;
 	po->pr = pr;
 	po->bound = fmax(problem_lower_bound(pr), 1e-9);

@@ -1,7 +1,6 @@
 /* Shared by the methods that may give a device several stages (metis, mpipe, auto): joining and placing stages
  * (stages.c), and moving nodes at the borders of stages (polish.c). */
-#ifndef PIPE_POLISH_H
-#define PIPE_POLISH_H
+#pragma once
 
 #include "pipe/pipe.h"
 
@@ -47,5 +46,3 @@ uint64_t polish_steps(const pipe_graph *g); /* what an attempt is worth on this 
    bottleneck, then fewer bytes. p is not worse after it, but that a bottleneck may end anywhere within
    POLISH_REACHED of the bound when it was not there before. */
 clv_status polish(polisher *po, pipe_partition *p, const polish_effort *effort);
-
-#endif

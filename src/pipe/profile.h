@@ -1,9 +1,8 @@
-/* Profiles: what blocks of a plan took on a machine, and files of them. exec/profile_blocks.c measures.
+/* Profiles: measured times and memory of blocks, and files of them. exec/profile_blocks.c measures.
  *
  * A profile has a key: texts that say what was measured (plan, device, version of torch, …). It serves where the key is
  * the same. Times are milliseconds, sizes are MB of 10^6 bytes. */
-#ifndef PIPE_PROFILE_H
-#define PIPE_PROFILE_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -50,5 +49,3 @@ clv_status profile_read(const char *path, profile *out);
 /* profile_write.c: one line of JSON. The file is there whole or not at all. */
 clv_status profile_print(const profile *f, strbuf *b);
 clv_status profile_write(const profile *f, const char *path);
-
-#endif

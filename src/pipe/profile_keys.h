@@ -1,6 +1,5 @@
-/* The numbers of a block in files of profiles: what reads and what writes them goes over one list. */
-#ifndef PIPE_PROFILE_KEYS_H
-#define PIPE_PROFILE_KEYS_H
+/* The numbers of a block in files of profiles: one list for reading and writing. */
+#pragma once
 
 #include <stddef.h>
 
@@ -16,5 +15,3 @@ typedef struct profile_number {
 
 #define PROFILE_NUMBER_COUNT 16
 extern const profile_number profile_numbers[PROFILE_NUMBER_COUNT];
-
-#endif

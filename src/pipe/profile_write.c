@@ -46,47 +46,33 @@ static clv_status fill_row(json_t *object, const profile_row *r)
 	return put_numbers(object, &r->at);
 }
 
-static clv_status put_rows(json_t *root, const profile *f)
+static clv_status fill_profile(const void *ctx, json_t *root)
 {
-	json_t *rows = json_array();
-	TRY(json_put(root, "blocks", rows));
-	for (uint32_t i = 0; i < f->rows.n; i++) {
-		json_t *row = json_object();
-		TRY(json_push(rows, row));
-		TRY(fill_row(row, &f->rows.at[i]));
-	}
-	return CLV_OK;
-}
-
-static clv_status fill(json_t *root, const profile *f)
-{
+	const profile *f = ctx;
+	json_t *key, *whole, *rows, *row;
 	TRY(json_put_string(root, "format", PROFILE_FORMAT));
 	TRY(json_put(root, "version", json_integer(PROFILE_VERSION)));
-	json_t *key = json_object();
-	TRY(json_put(root, "key", key));
+	TRY(json_put_object(root, "key", &key));
 	for (uint32_t i = 0; i < f->key.n; i++) {
 		if (!utf8_valid(f->key.at[i].name, strlen(f->key.at[i].name)))
 			return fail(CLV_E_INVALID, "a text is not valid UTF-8");
 		TRY(json_put_string(key, f->key.at[i].name, f->key.at[i].text));
 	}
 	if (f->has_whole) {
-		json_t *whole = json_object();
-		TRY(json_put(root, "whole", whole));
+		TRY(json_put_object(root, "whole", &whole));
 		TRY(put_numbers(whole, &f->whole));
 	}
-	return put_rows(root, f);
+	TRY(json_put_list(root, "blocks", &rows));
+	for (uint32_t i = 0; i < f->rows.n; i++) {
+		TRY(json_push_object(rows, &row));
+		TRY(fill_row(row, &f->rows.at[i]));
+	}
+	return CLV_OK;
 }
 
 clv_status profile_print(const profile *f, strbuf *b)
 {
-	json_t *root = json_object();
-	if (!root)
-		return fail_nomem();
-	clv_status st = fill(root, f);
-	if (st == CLV_OK)
-		st = json_print(root, 0, b);
-	json_decref(root);
-	return st;
+	return json_write(fill_profile, f, b);
 }
 
 clv_status profile_write(const profile *f, const char *path)

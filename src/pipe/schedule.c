@@ -289,8 +289,7 @@ static clv_status timeline_room(const player *y, pipe_timeline *out)
 {
 	uint32_t each = y->pr->microbatches * (y->pr->training ? 2 : 1);
 	out->first = mem_ids((size_t)y->pr->k + 1);
-	if (!out->first)
-		return fail_nomem();
+	TRY_MEM(out->first);
 	for (uint32_t d = 0; d <= y->pr->k; d++)
 		out->first[d] = y->stages_first[d] * each;
 	out->actions = mem_alloc((size_t)out->first[y->pr->k] * sizeof *out->actions);

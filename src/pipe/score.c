@@ -75,8 +75,6 @@ static void add_values(const pipe_problem *pr, const pipe_partition *p, stage_su
 	}
 }
 
-/* ---- time ------------------------------------------------------------------------------------------------------------ */
-
 double transfer_us(const pipe_problem *pr, uint32_t from, uint32_t to, int64_t bytes)
 {
 	if (!pr->bandwidth || from == to || bytes == 0)
@@ -119,8 +117,6 @@ static void score_stage(const pipe_problem *pr, const pipe_partition *p, const s
 	out->relayed_bytes = s > 0 ? sums[s].passes : 0;
 }
 
-/* ---- memory ----------------------------------------------------------------------------------------------------------- */
-
 static int64_t whole_bytes(double bytes)
 {
 	return bytes >= 9.2e18 ? INT64_MAX : (int64_t)ceil(bytes);
@@ -159,8 +155,6 @@ static void score_memory(const pipe_problem *pr, const pipe_partition *p, const 
 			out->over_bytes += (double)(out->device_bytes[d] - limit);
 	}
 }
-
-/* ---- all of it -------------------------------------------------------------------------------------------------------- */
 
 double problem_lower_bound(const pipe_problem *pr)
 {

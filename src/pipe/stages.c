@@ -113,8 +113,7 @@ clv_status stages_join(const pipe_problem *pr, pipe_partition *p, uint32_t limit
 	if (n <= limit)
 		return CLV_OK;
 	joint *js = mem_alloc((size_t)n * sizeof *js);
-	if (!js)
-		return fail_nomem();
+	TRY_MEM(js);
 	clv_status st = joints_make(pr, p, js);
 	double us = fmax(pr->g->total_us / (LIGHTEST * (double)limit), DBL_MIN);
 	for (; st == CLV_OK && left > limit; us *= 2)
@@ -155,8 +154,7 @@ static int by_load(const void *a, const void *b)
 static clv_status loads_make(const pipe_problem *pr, const pipe_partition *p, stage_load *loads)
 {
 	uint32_t *in_flight = mem_alloc((size_t)p->nstages * sizeof *in_flight);
-	if (!in_flight)
-		return fail_nomem();
+	TRY_MEM(in_flight);
 	schedule_in_flight(pr, p->device_of, p->nstages, in_flight);
 	for (uint32_t s = 0; s < p->nstages; s++)
 		loads[s] = (stage_load){0, 0, s};

@@ -1,6 +1,5 @@
-/* Finds what two sequences have in common, in order. */
-#ifndef PLAN_ALIGN_H
-#define PLAN_ALIGN_H
+/* Finds the longest common subsequence. */
+#pragma once
 
 #include "base/mem.h"
 
@@ -13,5 +12,3 @@ void aligner_free(aligner *w);
    subsequence where a and b differ in few hundred places, a common subsequence otherwise. Takes O((n + m) * d) steps for
    d differences, and d counts as some hundred at most. */
 clv_status align(aligner *w, const uint32_t *a, uint32_t n, const uint32_t *b, uint32_t m, uint32_t *match);
-
-#endif

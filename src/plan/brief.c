@@ -6,8 +6,6 @@
 
 #define MOST_VALUES 3 /* inputs or outputs that are named; the rest is counted */
 
-/* ---- inputs, outputs, symbols ---------------------------------------------------------------------------------------- */
-
 static void print_rest(strbuf *b, uint32_t n)
 {
 	if (n > MOST_VALUES)
@@ -55,8 +53,6 @@ static void brief_symbols(const plan *p, strbuf *b)
 	}
 	strbuf_puts(b, p->symbols.n ? "\n" : "");
 }
-
-/* ---- parameters ------------------------------------------------------------------------------------------------------ */
 
 typedef struct total {
 	uint64_t tensors, trainable;

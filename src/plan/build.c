@@ -71,6 +71,7 @@ void plan_free(plan *p)
 	vec_free(&p->out_tree);
 	vec_free(&p->rebinds);
 	vec_free(&p->ties);
+	vec_free(&p->groups);
 	mem_free(p);
 }
 

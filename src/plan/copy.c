@@ -80,6 +80,7 @@ static clv_status copy_parts(plan *to, const plan *from)
 	COPY_VEC(&to->out_tree, &from->out_tree);
 	COPY_VEC(&to->rebinds, &from->rebinds);
 	COPY_VEC(&to->ties, &from->ties);
+	COPY_VEC(&to->groups, &from->groups);
 	return CLV_OK;
 }
 
@@ -168,6 +169,7 @@ clv_status plan_reorder(const plan *p, const node_id *order, plan **out)
 	TRY(plan_copy(p, &copy));
 	for (node_id n = 0; n < p->nodes.n; n++)
 		copy->nodes.at[n] = p->nodes.at[order[n]];
+	copy->groups.n = 0;
 	number_results(copy);
 	clv_status st = check_moved(copy, p, order);
 	if (st == CLV_OK)

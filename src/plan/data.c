@@ -4,6 +4,10 @@
  * a size of a result whose shape depends on data (nonzero: i64[n,2] guard). */
 #include "plan/data.h"
 
+#include <stdlib.h>
+
+#include "plan/ops.h"
+
 #include "plan/intern.h"
 
 bool expr_depends(const plan *p, expr_id e, symbol_id s)
@@ -43,124 +47,271 @@ void value_each_data(const plan *p, value_id v, data_fn f, void *ctx)
 			f(ctx, s, v, d);
 }
 
-static bool args_depend(const plan *p, uint32_t first, uint32_t n, symbol_id s, unsigned depth)
+/* Symbols that numbers depend on, one call for each place. */
+typedef struct symbol_walk {
+	const plan *p;
+	void (*f)(void *ctx, symbol_id s);
+	void *ctx;
+} symbol_walk;
+
+static void walk_expr(const symbol_walk *w, expr_id e)
+{
+	const expr *x = &w->p->exprs.at[e];
+	if (x->op == EXPR_SYM)
+		w->f(w->ctx, (symbol_id)x->k);
+	if (x->op == EXPR_CONST || x->op == EXPR_SYM)
+		return;
+	walk_expr(w, x->a);
+	walk_expr(w, x->b);
+}
+
+static void walk_real(const symbol_walk *w, real_id r)
+{
+	const real *x = &w->p->reals.at[r];
+	unsigned n = real_operands(x->op);
+	if (x->op == REAL_INT)
+		walk_expr(w, x->e);
+	else if (n > 0)
+		walk_real(w, x->a);
+	if (x->op != REAL_INT && n > 1)
+		walk_real(w, x->b);
+}
+
+static void walk_args(const symbol_walk *w, uint32_t first, uint32_t n, unsigned depth)
 {
 	for (uint32_t i = 0; i < n && depth <= NEST_LIMIT; i++) {
-		const arg *a = &p->args.at[first + i];
-		if ((a->kind == ARG_INT && expr_depends(p, a->u.e, s)) || (a->kind == ARG_REAL && real_depends(p, a->u.r, s)) ||
-		    (a->kind == ARG_LIST && args_depend(p, a->u.list.first, a->u.list.n, s, depth + 1)))
-			return true;
+		const arg *a = &w->p->args.at[first + i];
+		switch (a->kind) {
+		case ARG_INT: walk_expr(w, a->u.e); break;
+		case ARG_REAL: walk_real(w, a->u.r); break;
+		case ARG_LIST: walk_args(w, a->u.list.first, a->u.list.n, depth + 1); break;
+		default: break;
+		}
 	}
-	return false;
+}
+
+typedef struct asked {
+	const plan *p;
+	symbol_id s; /* NONE: any that is read from data */
+	bool found;
+} asked;
+
+static void compare_symbol(void *ctx, symbol_id s)
+{
+	asked *x = ctx;
+	x->found |= x->s == NONE ? x->p->symbols.at[s].data : s == x->s;
+}
+
+static bool args_take(const plan *p, node_id n, symbol_id s)
+{
+	asked x = {.p = p, .s = s};
+	walk_args(&(symbol_walk){p, compare_symbol, &x}, p->nodes.at[n].args, p->nodes.at[n].nargs, 0);
+	return x.found;
 }
 
 bool node_takes(const plan *p, node_id n, symbol_id s)
 {
-	return args_depend(p, p->nodes.at[n].args, p->nodes.at[n].nargs, s, 0);
+	return args_take(p, n, s);
 }
 
-static bool output_depends(const plan *p, symbol_id s)
+bool node_takes_data(const plan *p, node_id n)
 {
-	for (uint32_t i = 0; i < p->out_tree.n; i++) {
-		const tree *t = &p->out_tree.at[i];
-		if ((t->kind == TREE_INT && expr_depends(p, t->u.e, s)) || (t->kind == TREE_REAL && real_depends(p, t->u.r, s)))
-			return true;
+	return args_take(p, n, NONE);
+}
+
+static void walk_output(const symbol_walk *w)
+{
+	for (uint32_t i = 0; i < w->p->out_tree.n; i++) {
+		const tree *t = &w->p->out_tree.at[i];
+		if (t->kind == TREE_INT)
+			walk_expr(w, t->u.e);
+		else if (t->kind == TREE_REAL)
+			walk_real(w, t->u.r);
 	}
-	return false;
 }
 
 bool data_used(const plan *p, symbol_id s)
 {
-	for (uint32_t i = 0; i < p->dims.n; i++)
-		if (expr_depends(p, p->dims.at[i], s))
-			return true;
-	for (node_id n = 0; n < p->nodes.n; n++)
-		if (args_depend(p, p->nodes.at[n].args, p->nodes.at[n].nargs, s, 0))
-			return true;
-	return output_depends(p, s);
+	asked x = {.p = p, .s = s};
+	symbol_walk w = {p, compare_symbol, &x};
+	for (uint32_t i = 0; i < p->dims.n && !x.found; i++)
+		walk_expr(&w, p->dims.at[i]);
+	for (node_id n = 0; n < p->nodes.n && !x.found; n++)
+		walk_args(&w, p->nodes.at[n].args, p->nodes.at[n].nargs, 0);
+	walk_output(&w);
+	return x.found;
 }
 
 /* ---- where a plan cannot be cut ----------------------------------------------------------------------------------- */
 
-typedef struct reads {
-	const plan *p;
+/* A tensor with the symbol as a size is there from a node on until another: what crosses has the symbol. */
+typedef struct carrier {
 	symbol_id s;
-	node_id now, def, last; /* of the symbol; NONE: not yet */
-} reads;
+	node_id from, to;
+} carrier;
+
+typedef struct cuts {
+	const plan *p;
+	node_id now, *def, *last; /* per symbol: where it is defined and needed last; NONE: nowhere */
+	VEC(carrier) carriers;
+	uint32_t *need,
+		*have; /* per node, as differences from that before: symbols needed behind it, and those that cross */
+} cuts;
+
+static void note_use(void *ctx, symbol_id s)
+{
+	cuts *c = ctx;
+	c->last[s] = c->now;
+}
 
 static void note_definition(void *ctx, symbol_id s, value_id v, uint32_t dim)
 {
-	reads *r = ctx;
+	cuts *c = ctx;
 	(void)v;
 	(void)dim;
-	if (s == r->s && r->def == NONE)
-		r->def = r->now;
+	if (c->def[s] == NONE)
+		c->def[s] = c->now;
 }
 
 static void note_data_result(void *ctx, value_id v)
 {
-	reads *r = ctx;
-	const value *x = &r->p->values.at[v];
-	value_each_data(r->p, v, note_definition, r);
+	cuts *c = ctx;
+	symbol_walk w = {c->p, note_use, c};
+	const value *x = &c->p->values.at[v];
+	value_each_data(c->p, v, note_definition, c);
 	for (uint32_t d = 0; x->type == TYPE_TENSOR && d < x->ndim; d++)
-		if (expr_depends(r->p, r->p->dims.at[x->shape + d], r->s))
-			r->last = r->now;
-	if (x->expect != NONE && args_depend(r->p, x->expect, 1, r->s, 0))
-		r->last = r->now;
+		walk_expr(&w, c->p->dims.at[x->shape + d]);
+	if (x->expect != NONE)
+		walk_args(&w, x->expect, 1, 0);
 }
 
-static void find_reads(reads *r)
+static void find_reads(cuts *c)
 {
-	const plan *p = r->p;
-	r->def = r->last = NONE;
-	for (r->now = 0; r->now < p->nodes.n; r->now++) {
-		const node *n = &p->nodes.at[r->now];
-		if (args_depend(p, n->args, n->nargs, r->s, 0))
-			r->last = r->now;
-		node_each_result(p, r->now, note_data_result, r);
+	const plan *p = c->p;
+	symbol_walk w = {p, note_use, c};
+	for (c->now = 0; c->now < p->nodes.n; c->now++) {
+		walk_args(&w, p->nodes.at[c->now].args, p->nodes.at[c->now].nargs, 0);
+		node_each_result(p, c->now, note_data_result, c);
 	}
-	if (output_depends(p, r->s))
-		r->last = p->nodes.n;
+	walk_output(&w);
 }
 
-/* A tensor with the symbol as a size crosses there: the suffix reads the symbol off it. */
-static void mark_carried(const reads *r, const node_id *last, bool *carried)
+static clv_status find_carriers(cuts *c, const node_id *last)
 {
-	const plan *p = r->p;
+	const plan *p = c->p;
 	for (value_id v = 0; v < p->values.n; v++) {
 		const value *x = &p->values.at[v];
-		bool has = false;
 		symbol_id s;
-		for (uint32_t d = 0; x->type == TYPE_TENSOR && x->kind == VALUE_RESULT && d < x->ndim; d++)
-			has |= expr_is_data(p, p->dims.at[x->shape + d], &s) && s == r->s;
-		for (node_id k = x->def; has && last[v] != NONE && k < last[v] && k < p->nodes.n; k++)
-			carried[k] = true;
+		for (uint32_t d = 0; x->type == TYPE_TENSOR && x->kind == VALUE_RESULT && last[v] != NONE && d < x->ndim; d++)
+			if (expr_is_data(p, p->dims.at[x->shape + d], &s))
+				TRY(vec_push(&c->carriers, ((carrier){s, x->def, last[v]})));
+	}
+	return CLV_OK;
+}
+
+static int by_symbol(const void *a, const void *b)
+{
+	const carrier *x = a, *y = b;
+	if (x->s != y->s)
+		return x->s < y->s ? -1 : 1;
+	return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* From node `from` on up to that before `to`, one more. */
+static void add_range(uint32_t *at, const plan *p, node_id from, node_id to)
+{
+	if (from >= to || from >= p->nodes.n)
+		return;
+	at[from]++;
+	at[to < p->nodes.n ? to : p->nodes.n]--;
+}
+
+/* Carriers of one symbol overlap; each node counts once, and only while the symbol is needed. */
+static void count_carriers(cuts *c)
+{
+	node_id until = 0;
+	if (c->carriers.n)
+		qsort(c->carriers.at, c->carriers.n, sizeof *c->carriers.at, by_symbol);
+	for (uint32_t i = 0; i < c->carriers.n; i++) {
+		carrier x = c->carriers.at[i];
+		node_id def = c->def[x.s], last = c->last[x.s];
+		if (i == 0 || c->carriers.at[i - 1].s != x.s)
+			until = 0;
+		if (def == NONE || last == NONE)
+			continue;
+		x.from = x.from > def ? x.from : def;
+		x.from = x.from > until ? x.from : until;
+		x.to = x.to < last ? x.to : last;
+		add_range(c->have, c->p, x.from, x.to);
+		until = x.to > until ? x.to : until;
 	}
 }
 
-static clv_status mark_symbol(const plan *p, symbol_id s, const node_id *last, bool *bad)
+static clv_status mark_cuts(cuts *c, const node_id *last, bool *bad)
 {
-	reads r = {.p = p, .s = s};
-	bool *carried = mem_alloc(p->nodes.n + 1);
-	TRY_MEM(carried);
-	find_reads(&r);
-	mark_carried(&r, last, carried);
-	for (node_id k = r.def; r.def != NONE && r.last != NONE && k < r.last && k < p->nodes.n; k++)
-		bad[k] |= !carried[k];
-	mem_free(carried);
+	const plan *p = c->p;
+	TRY_MEM(c->def && c->last && c->need && c->have);
+	find_reads(c);
+	TRY(find_carriers(c, last));
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		if (p->symbols.at[s].data && c->def[s] != NONE && c->last[s] != NONE)
+			add_range(c->need, p, c->def[s], c->last[s]);
+	count_carriers(c);
+	for (value_id v = 0; v < p->values.n; v++) {
+		const value *x = &p->values.at[v];
+		if (x->kind == VALUE_RESULT && x->type != TYPE_TENSOR && x->type != TYPE_OBJECT && last[v] != NONE)
+			add_range(c->need, p, x->def, last[v]);
+	}
+	uint32_t need = 0, have = 0;
+	for (node_id k = 0; k < p->nodes.n; k++) {
+		need += c->need[k];
+		have += c->have[k];
+		bad[k] |= need > have;
+	}
 	return CLV_OK;
 }
 
 clv_status data_cuts(const plan *p, const node_id *last, bool *bad)
 {
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		if (p->symbols.at[s].data)
-			TRY(mark_symbol(p, s, last, bad));
-	for (value_id v = 0; v < p->values.n; v++) {
-		const value *x = &p->values.at[v];
-		bool host = x->kind == VALUE_RESULT && x->type != TYPE_TENSOR && x->type != TYPE_OBJECT && last[v] != NONE;
-		for (node_id k = x->def; host && k < last[v] && k < p->nodes.n; k++)
-			bad[k] = true;
-	}
-	return CLV_OK;
+	cuts c = {.p = p,
+	          .def = mem_ids(p->symbols.n + 1),
+	          .last = mem_ids(p->symbols.n + 1),
+	          .need = mem_alloc((p->nodes.n + 1) * sizeof *c.need),
+	          .have = mem_alloc((p->nodes.n + 1) * sizeof *c.have)};
+	clv_status st = mark_cuts(&c, last, bad);
+	mem_free(c.def);
+	mem_free(c.last);
+	mem_free(c.need);
+	mem_free(c.have);
+	vec_free(&c.carriers);
+	return st;
+}
+
+typedef struct guard_walk {
+	const plan *p;
+	bool found;
+} guard_walk;
+
+static void note_data(void *ctx, symbol_id s, value_id v, uint32_t dim)
+{
+	guard_walk *w = ctx;
+	(void)s;
+	(void)v;
+	(void)dim;
+	w->found = true;
+}
+
+static void note_guard(void *ctx, value_id v)
+{
+	guard_walk *w = ctx;
+	w->found |= (w->p->values.at[v].flags & VALUE_GUARD) != 0;
+	value_each_data(w->p, v, note_data, w);
+}
+
+bool node_guards(const plan *p, node_id n)
+{
+	uint16_t op = p->nodes.at[n].op_id;
+	guard_walk w = {p, op == OP_cleave_guard_equal || op == OP_cleave_python};
+	node_each_result(p, n, note_guard, &w);
+	return w.found;
 }

@@ -1,12 +1,12 @@
 /* Symbols whose value a run reads from its data (data.c). */
-#ifndef PLAN_DATA_H
-#define PLAN_DATA_H
+#pragma once
 
 #include "plan/plan.h"
 
 bool expr_depends(const plan *p, expr_id e, symbol_id s);
 bool real_depends(const plan *p, real_id r, symbol_id s);
 bool node_takes(const plan *p, node_id n, symbol_id s);    /* a number among its arguments depends on the symbol */
+bool node_takes_data(const plan *p, node_id n);            /* … on any symbol that is read from data */
 bool expr_is_data(const plan *p, expr_id e, symbol_id *s); /* it is a data symbol and nothing else */
 
 /* Calls f for each data symbol that `v`, a result, can define: by its value (dim NONE) or by a size. */
@@ -20,4 +20,4 @@ bool data_used(const plan *p, symbol_id s);
    `last`: from liveness. bad has p->nodes.n elements, which are only set. */
 clv_status data_cuts(const plan *p, const node_id *last, bool *bad);
 
-#endif
+bool node_guards(const plan *p, node_id n); /* a run may end here, for what it reads from its data */

@@ -3,8 +3,7 @@
  * An item is one thing that was added, removed or changed; what changed about it are its facts, each with the text before
  * and after. Items stand in sections (inputs, nodes, …), sections in parts (one for each plan of a file). Everything is
  * counted; of each section the first `limit` items are kept. */
-#ifndef PLAN_DIFF_H
-#define PLAN_DIFF_H
+#pragma once
 
 #include "base/arena.h"
 #include "plan/plan.h"
@@ -122,5 +121,3 @@ typedef struct diff_hooks {
 } diff_hooks;
 
 clv_status plan_diff(diff *d, const plan *a, const plan *b, const diff_hooks *hooks /* or NULL */);
-
-#endif

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/member.h"
 #include "plan/diff.h"
 
 static const char *const section_names[] = {
@@ -303,59 +304,29 @@ void diff_print(const diff *d, strbuf *b)
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
 
-static void json_escaped(const char *s, strbuf *b)
-{
-	strbuf_putc(b, '"');
-	for (; *s; s++) {
-		if ((unsigned char)*s < 0x20 || *s == 0x7F)
-			strbuf_printf(b, "\\u%04x", (unsigned char)*s);
-		else if (*s == '"' || *s == '\\')
-			strbuf_printf(b, "\\%c", *s);
-		else
-			strbuf_putc(b, *s);
-	}
-	strbuf_putc(b, '"');
-}
-
-static void json_text(const char *s, strbuf *b)
-{
-	if (s)
-		json_escaped(s, b);
-	else
-		strbuf_puts(b, "null");
-}
-
-static void json_key_text(const char *key, const char *s, strbuf *b)
-{
-	strbuf_printf(b, "\"%s\": ", key);
-	json_text(s, b);
-}
-
 static void json_data(const diff_data *x, strbuf *b)
 {
 	if (!x->has_elements) {
-		strbuf_puts(b, ", \"elements\": null");
+		member_text(b, "elements", NULL);
 		return;
 	}
-	strbuf_printf(b, ", \"elements\": %llu, \"differ\": %llu", (unsigned long long)x->elements,
-	              (unsigned long long)x->differ);
+	member_int(b, "elements", (int64_t)x->elements);
+	member_int(b, "differ", (int64_t)x->differ);
 	if (!x->has_numbers)
 		return;
-	strbuf_printf(b, ", \"nan_on_one_side\": %llu, \"largest\": ", (unsigned long long)x->nans);
+	member_int(b, "nan_on_one_side", (int64_t)x->nans);
 	if (isfinite(x->largest))
-		strbuf_double(b, x->largest);
+		member_number(b, "largest", x->largest);
 	else
-		strbuf_puts(b, "\"inf\"");
+		member_text(b, "largest", "inf");
 }
 
 static void json_fact(const diff_fact *f, strbuf *b)
 {
-	strbuf_putc(b, '{');
-	json_key_text("what", f->what, b);
-	strbuf_puts(b, ", ");
-	json_key_text("before", f->before, b);
-	strbuf_puts(b, ", ");
-	json_key_text("after", f->after, b);
+	member_open(b, NULL, '{');
+	member_text(b, "what", f->what);
+	member_text(b, "before", f->before);
+	member_text(b, "after", f->after);
 	if (f->data)
 		json_data(f->data, b);
 	strbuf_putc(b, '}');
@@ -363,15 +334,13 @@ static void json_fact(const diff_fact *f, strbuf *b)
 
 static void json_item(const diff *d, const diff_item *i, strbuf *b)
 {
-	strbuf_puts(b, "{");
-	json_key_text("change", change_names[i->change], b);
-	strbuf_puts(b, ", ");
-	json_key_text("name", i->name, b);
-	strbuf_puts(b, ", \"facts\": [");
-	for (uint32_t k = 0; k < i->n; k++) {
-		strbuf_puts(b, k ? ", " : "");
+	member_line(b, 6);
+	member_open(b, NULL, '{');
+	member_text(b, "change", change_names[i->change]);
+	member_text(b, "name", i->name);
+	member_open(b, "facts", '[');
+	for (uint32_t k = 0; k < i->n; k++)
 		json_fact(&d->facts.at[i->first + k], b);
-	}
 	strbuf_puts(b, "]}");
 }
 
@@ -379,44 +348,38 @@ static void json_section(const diff *d, uint32_t from, uint32_t part, unsigned s
 {
 	const uint64_t *c = d->parts.at[part].count[section];
 	uint64_t shown = 0;
-	strbuf_puts(b, "    {");
-	json_key_text("section", section_names[section], b);
+	member_line(b, 4);
+	member_open(b, NULL, '{');
+	member_text(b, "section", section_names[section]);
 	for (unsigned i = 0; i < DIFF_CHANGE_COUNT; i++)
-		strbuf_printf(b, ", \"%s\": %llu", change_names[i], (unsigned long long)c[i]);
-	strbuf_puts(b, ", \"items\": [");
-	for (uint32_t i = from; i < d->items.n && d->items.at[i].part == part; i++) {
-		if (d->items.at[i].section != section)
-			continue;
-		strbuf_puts(b, shown++ ? ",\n      " : "\n      ");
-		json_item(d, &d->items.at[i], b);
-	}
-	strbuf_printf(b, "], \"left_out\": %llu}", (unsigned long long)(differences(c) - shown));
-}
-
-static void json_part(const diff *d, uint32_t from, uint32_t part, strbuf *b)
-{
-	const diff_part *p = &d->parts.at[part];
-	const char *sep = "";
-	strbuf_puts(b, "  {");
-	json_key_text("part", p->name, b);
-	strbuf_puts(b, ", \"sections\": [\n");
-	for (unsigned s = 0; s < DIFF_SECTION_COUNT; s++) {
-		if (!differences(p->count[s]) && !p->count[s][DIFF_SAME])
-			continue;
-		strbuf_puts(b, sep);
-		json_section(d, from, part, s, b);
-		sep = ",\n";
-	}
-	strbuf_puts(b, "]}");
+		member_int(b, change_names[i], (int64_t)c[i]);
+	member_open(b, "items", '[');
+	for (uint32_t i = from; i < d->items.n && d->items.at[i].part == part; i++)
+		if (d->items.at[i].section == section) {
+			json_item(d, &d->items.at[i], b);
+			shown++;
+		}
+	strbuf_putc(b, ']');
+	member_int(b, "left_out", (int64_t)(differences(c) - shown));
+	strbuf_putc(b, '}');
 }
 
 void diff_print_json(const diff *d, strbuf *b)
 {
 	uint32_t from = 0;
-	strbuf_printf(b, "{\"differ\": %s, \"parts\": [", diff_any(d) ? "true" : "false");
+	strbuf_putc(b, '{');
+	member_bool(b, "differ", diff_any(d));
+	member_open(b, "parts", '[');
 	for (uint32_t part = 0; part < d->parts.n; part++) {
-		strbuf_puts(b, part ? ",\n" : "\n");
-		json_part(d, from, part, b);
+		const diff_part *p = &d->parts.at[part];
+		member_line(b, 2);
+		member_open(b, NULL, '{');
+		member_text(b, "part", p->name);
+		member_open(b, "sections", '[');
+		for (unsigned s = 0; s < DIFF_SECTION_COUNT; s++)
+			if (differences(p->count[s]) || p->count[s][DIFF_SAME])
+				json_section(d, from, part, s, b);
+		strbuf_puts(b, "]}");
 		from = part_end(d, from, part);
 	}
 	strbuf_puts(b, "]}\n");

@@ -141,6 +141,7 @@ clv_status edit_new(const plan *p, node_id first, node_id end, edit *out)
 	if (first > end || end > p->nodes.n)
 		return fail(CLV_E_INVALID, "nodes %u to %u are no range of the plan", first, end);
 	TRY(plan_copy(p, &out->p));
+	out->p->groups.n = 0;
 	for (node_id n = 0; n < p->nodes.n; n++)
 		TRY(vec_push(&out->pins, NONE));
 	return start_over(out);
@@ -263,7 +264,7 @@ clv_status edit_read_instead(edit *e, value_id v, value_id other)
 	for (value_id next = e->instead.n; next < e->p->values.n; next++)
 		TRY(vec_push(&e->instead, next));
 	if (v < e->facts.n && e->facts.kept[v])
-		return fail(CLV_E_INVALID, "what leaves the range cannot be exchanged");
+		return fail(CLV_E_INVALID, "the outputs of the range cannot be exchanged");
 	if (v != other && final_value(e, other) == v)
 		return fail(CLV_E_INVALID, "value %u is read instead of value %u already", v, other);
 	e->instead.at[v] = other;
@@ -422,6 +423,20 @@ clv_status edit_apply(edit *e)
 	number_results(e->p);
 	TRY(plan_verify(e->p));
 	return start_over(e);
+}
+
+clv_status edit_reorder(edit *e, const node_id *order)
+{
+	plan *p;
+	uint32_t *pins = edit_array(e, e->pins.n, sizeof *pins);
+	TRY_MEM(pins);
+	TRY(plan_reorder(e->p, order, &p));
+	plan_free(e->p);
+	e->p = p;
+	memcpy(pins, e->pins.at, e->pins.n * sizeof *pins);
+	for (uint32_t i = 0; i < e->pins.n; i++)
+		e->pins.at[i] = pins[order[i]];
+	return CLV_OK;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

@@ -6,16 +6,10 @@
  * What leaves the range (the output tree, rebinds, arguments of other nodes) keeps its values: those cannot be read
  * instead of, only be made by another node. So do pinned nodes, which other code refers to: they stay as they are
  * and together, and for the others they are outside. */
-#ifndef PLAN_EDIT_H
-#define PLAN_EDIT_H
+#pragma once
 
 #include "base/arena.h"
 #include "plan/ops.h"
-
-/* Nodes first … end-1. */
-typedef struct node_span {
-	node_id first, end;
-} node_span;
 
 /* Per value of the plan, as of the last edit_apply. Values that were made since have no facts. */
 typedef struct edit_facts {
@@ -69,6 +63,9 @@ void edit_give_memories(edit *e, const value_id *owners, uint32_t n);
 /* Puts changes in place: order, uses, definitions. Then the plan must verify, and facts are new. */
 clv_status edit_apply(edit *e);
 
+/* Node i becomes node order[i] now, when nothing waits for edit_apply. Facts keep the old ids of nodes. */
+clv_status edit_reorder(edit *e, const node_id *order);
+
 /* The value that argument i is; NONE: it is something else, or there is none. */
 value_id edit_value(const edit *e, node_id n, uint32_t i);
 const arg *edit_arg(const edit *e, node_id n, uint32_t i); /* an ARG_NONE where there is none */
@@ -77,5 +74,3 @@ bool edit_is(const edit *e, node_id n, uint16_t op); /* false for pinned nodes: 
 value_id edit_result(const edit *e, node_id n);
 /* A new tensor like another: its type and shape, on memory of its own. */
 clv_status edit_like(edit *e, value_id v, value_id *out);
-
-#endif

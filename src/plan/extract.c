@@ -25,8 +25,6 @@ typedef struct extractor {
 	clv_status st; /* first failure inside a walk */
 } extractor;
 
-/* ---- what cannot be extracted ------------------------------------------------------------------------------------- */
-
 static clv_status refuse_value(const extractor *x, value_id v, const char *why)
 {
 	char *label;
@@ -35,8 +33,6 @@ static clv_status refuse_value(const extractor *x, value_id v, const char *why)
 	mem_free(label);
 	return st;
 }
-
-/* ---- expressions -------------------------------------------------------------------------------------------------- */
 
 static clv_status copy_symbol(extractor *x, symbol_id s, expr_id *out)
 {
@@ -100,8 +96,6 @@ static clv_status copy_str(extractor *x, str_id s, str_id *out)
 	return plan_str(x->to, from->s, from->n, out);
 }
 
-/* ---- values ------------------------------------------------------------------------------------------------------- */
-
 static clv_status copy_dims(extractor *x, uint32_t first, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -152,8 +146,6 @@ static void copy_result(void *ctx, value_id v)
 	if (x->st == CLV_OK)
 		x->st = copy_value(x, v, false);
 }
-
-/* ---- nodes -------------------------------------------------------------------------------------------------------- */
 
 static clv_status extract_args(extractor *x, uint32_t first, uint32_t n, arg *out);
 
@@ -259,8 +251,6 @@ static clv_status copy_node(extractor *x)
 	return st;
 }
 
-/* ---- all ---------------------------------------------------------------------------------------------------------- */
-
 static tree leaf(value_id v)
 {
 	return (tree){.kind = TREE_VALUE, .u.v = v};
@@ -355,8 +345,6 @@ clv_status plan_extract(const plan *p, node_id first, node_id end, plan **out, v
 	extractor_free(&x);
 	return st;
 }
-
-/* ---- the order of values ------------------------------------------------------------------------------------------ */
 
 typedef struct orderly {
 	value_id next; /* no smaller id may follow */

@@ -267,16 +267,11 @@ static clv_status fit_line(plan *p, const line *l, expr_id *out)
 
 /* ---- lines through the base point --------------------------------------------------------------------------------- */
 
-static const int64_t *row(const fitting *f, uint32_t i)
-{
-	return f->points->at + (size_t)i * f->points->nsymbols;
-}
-
 /* Point i differs from the base point in symbol s alone, or not at all. */
 static bool on_line(const fitting *f, uint32_t i, symbol_id s)
 {
 	for (uint32_t k = 0; k < f->points->nsymbols; k++)
-		if (k != s && row(f, i)[k] != row(f, f->base)[k])
+		if (k != s && fit_point(f->points, i)[k] != fit_point(f->points, f->base)[k])
 			return false;
 	return true;
 }
@@ -302,7 +297,7 @@ static line line_of(const fitting *f, symbol_id s, bool all, int64_t *scratch)
 	line l = {.s = s, .x = scratch, .y = scratch + f->points->n, .t = scratch + 2 * (size_t)f->points->n};
 	for (uint32_t i = 0; i < f->points->n; i++)
 		if (all || on_line(f, i, s))
-			line_add(&l, row(f, i)[s], f->y[i]);
+			line_add(&l, fit_point(f->points, i)[s], f->y[i]);
 	return l;
 }
 
@@ -312,7 +307,7 @@ static bool explains(const fitting *f, expr_id e)
 {
 	for (uint32_t i = 0; i < f->points->n; i++) {
 		int64_t y;
-		if (expr_eval(f->p, e, row(f, i), &y) != CLV_OK || y != f->y[i])
+		if (expr_eval(f->p, e, fit_point(f->points, i), &y) != CLV_OK || y != f->y[i])
 			return false;
 	}
 	return true;
@@ -376,7 +371,7 @@ static clv_status distance_from_base(const fitting *f, expr_id part, symbol_id s
 static bool moves(const fitting *f, uint32_t i, uint32_t n, uint32_t mask)
 {
 	for (uint32_t k = 0; k < n; k++)
-		if ((row(f, i)[f->moving[k]] != row(f, f->base)[f->moving[k]]) != (mask >> k & 1))
+		if ((fit_point(f->points, i)[f->moving[k]] != fit_point(f->points, f->base)[f->moving[k]]) != (mask >> k & 1))
 			return false;
 	return true;
 }
@@ -404,8 +399,9 @@ static clv_status add_product(const fitting *f, const expr_id *v, uint32_t n, ui
 			TRY(expr_make(f->p, EXPR_MUL, product, v[k], &product));
 	for (uint32_t i = 0; i < f->points->n; i++) {
 		int64_t here, so_far, rest;
-		if (!moves(f, i, n, mask) || expr_eval(f->p, product, row(f, i), &here) != CLV_OK || !here ||
-		    expr_eval(f->p, *sum, row(f, i), &so_far) != CLV_OK || __builtin_sub_overflow(f->y[i], so_far, &rest))
+		if (!moves(f, i, n, mask) || expr_eval(f->p, product, fit_point(f->points, i), &here) != CLV_OK || !here ||
+		    expr_eval(f->p, *sum, fit_point(f->points, i), &so_far) != CLV_OK ||
+		    __builtin_sub_overflow(f->y[i], so_far, &rest))
 			continue;
 		if ((here == -1 && rest == INT64_MIN) || rest % here)
 			break;
@@ -462,7 +458,8 @@ static bool follows_alone(const fitting *f, symbol_id s)
 		bool varies = false, shown = other == s;
 		for (uint32_t i = 0; i < f->points->n; i++)
 			for (uint32_t k = 0; k < i; k++) {
-				bool same = row(f, i)[s] == row(f, k)[s], moved = row(f, i)[other] != row(f, k)[other];
+				bool same = fit_point(f->points, i)[s] == fit_point(f->points, k)[s],
+					 moved = fit_point(f->points, i)[other] != fit_point(f->points, k)[other];
 				if (same && f->y[i] != f->y[k])
 					return false;
 				varies = varies || moved;

@@ -2,8 +2,7 @@
  *
  * A formula is taken only when more points agree with it than it has free numbers: two points fit any line. Simple
  * formulas are tried first. No torch, no data: numbers in, a formula out. */
-#ifndef PLAN_FIT_H
-#define PLAN_FIT_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -12,6 +11,11 @@ typedef struct fit_points {
 	const int64_t *at; /* n rows of nsymbols */
 	uint32_t n, nsymbols;
 } fit_points;
+
+static inline const int64_t *fit_point(const fit_points *points, uint32_t i)
+{
+	return points->at + (size_t)i * points->nsymbols;
+}
 
 /* *out: an expression that is y[i] at point i for all i, or NONE when no formula is proven. */
 clv_status fit_int(plan *p, const fit_points *points, const int64_t *y, expr_id *out);
@@ -32,5 +36,3 @@ clv_status fit_real(plan *p, const fit_points *points, const double *y, fit_roun
 
 /* How many points with distinct values of one symbol (others equal) prove any formula in that symbol. */
 enum { FIT_ENOUGH = 6 };
-
-#endif

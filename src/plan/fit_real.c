@@ -167,16 +167,11 @@ static clv_status make_chain(plan *p, const chain *c, expr_id e, real_id *out)
 	return CLV_OK;
 }
 
-static const int64_t *row(const real_fit *f, uint32_t i)
-{
-	return f->points->at + (size_t)i * f->points->nsymbols;
-}
-
 static bool explains(const real_fit *f, real_id r)
 {
 	for (uint32_t i = 0; i < f->points->n; i++) {
 		double y;
-		if (!real_at(f->p, r, row(f, i), &y) || !same_bits(rounded(f, y), f->y[i]))
+		if (!real_at(f->p, r, fit_point(f->points, i), &y) || !same_bits(rounded(f, y), f->y[i]))
 			return false;
 	}
 	return true;
@@ -277,7 +272,7 @@ static clv_status try_all_known(real_fit *f)
 static bool ints_at(const real_fit *f, expr_id e, int64_t *out)
 {
 	for (uint32_t i = 0; i < f->points->n; i++)
-		if (expr_eval(f->p, e, row(f, i), &out[i]) != CLV_OK)
+		if (expr_eval(f->p, e, fit_point(f->points, i), &out[i]) != CLV_OK)
 			return false;
 	return true;
 }

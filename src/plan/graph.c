@@ -18,8 +18,6 @@ struct clv_graph {
 
 typedef struct clv_graph graph;
 
-/* ---- nodes ------------------------------------------------------------------------------------------------------ */
-
 static void count_one(void *ctx, value_id v)
 {
 	(void)v;
@@ -58,8 +56,6 @@ static clv_status describe_node(graph *g, node_id i)
 	TRY(list(g, i, node_each_arg, &out->inputs, &out->ninputs));
 	return list(g, i, node_each_result, &out->results, &out->nresults);
 }
-
-/* ---- values ----------------------------------------------------------------------------------------------------- */
 
 static const char *const type_names[] = {
 	[TYPE_TENSOR] = "tensor",   [TYPE_BOOL] = "bool", [TYPE_INT] = "int",       [TYPE_FLOAT] = "float",
@@ -117,8 +113,6 @@ static clv_status keep_ties(graph *g)
 	}
 	return CLV_OK;
 }
-
-/* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
 static clv_status fill_graph(graph *g)
 {

@@ -1,6 +1,5 @@
 /* Parts of the inspect page, shared with the JSON form and the report. */
-#ifndef PLAN_INSPECT_H
-#define PLAN_INSPECT_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -31,5 +30,3 @@ uint32_t count_nodes(const plan *p, uint32_t flag);
 /* "%8 = true", "shape of %9 i64[3,2]": what a run compares, in the order of the nodes. */
 typedef void guard_visitor(void *ctx, node_id n, const char *text, size_t length);
 clv_status plan_each_guard(const plan *p, guard_visitor *visit, void *ctx);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Only files of this folder include it. Nothing here is part of what a plan means: it can all be derived from the
  * arrays, and makes building and printing linear. */
-#ifndef PLAN_INTERN_H
-#define PLAN_INTERN_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/table.h"
@@ -96,5 +95,3 @@ static inline bool in_range(uint32_t first, uint32_t n, uint32_t size)
 /* inspect.c */
 void print_plain(const plan *p, str_id id, strbuf *b); /* a name as it is, or quoted where it would upset a terminal */
 void print_mode(const plan *p, strbuf *b);             /* "eval, equal to eager without grad" */
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The text is hostile and need not be NUL-terminated; nothing reads past `end`. A statement is one line, so no
  * function here crosses a line end except lex_next_line. */
-#ifndef PLAN_LEX_H
-#define PLAN_LEX_H
+#pragma once
 
 #include "base/strbuf.h"
 
@@ -46,5 +45,3 @@ clv_status lex_uint(lexer *l, int64_t *out); /* digits */
 clv_status lex_int(lexer *l, int64_t *out);  /* -digits or digits */
 bool lex_float_ahead(lexer *l);              /* 1.5 1e5 -inf nan, not 12 */
 clv_status lex_float(lexer *l, double *out);
-
-#endif

@@ -1,11 +1,10 @@
-/* Operators: what ops.def knows of each, and its lists of names.
+/* Operators: the rows of ops.def, and its lists of names.
  *
  * A node has the id of its operator as well as the text, found once when the node is made; all but the bridge and what people
  * read asks by id. OP_UNKNOWN, id 0, is an operator that has no row: nothing is known of it. Only what it does with memory is
  * taken from a row of the same name, whatever overload and namespace that has: such are the ids up to OP_UNKNOWN_LAST, one
  * for each op_memory. */
-#ifndef PLAN_OPS_H
-#define PLAN_OPS_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -141,5 +140,4 @@ const char *op_listed(op_list list, const op_name *o);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

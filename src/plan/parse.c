@@ -722,6 +722,24 @@ static clv_status parse_node(parser *ps)
 	return plan_node(ps->p, &s, &id);
 }
 
+static clv_status parse_group(parser *ps)
+{
+	node_id n = ps->p->nodes.n;
+	if (ps->grouping)
+		return lex_fail(&ps->l, ps->l.line_start, "a group cannot stand in a group");
+	ps->grouping = true;
+	return vec_push(&ps->p->groups, ((node_span){n, n}));
+}
+
+static clv_status parse_end(parser *ps)
+{
+	if (!ps->grouping)
+		return lex_fail(&ps->l, ps->l.line_start, "there is no group that ends here");
+	ps->grouping = false;
+	ps->p->groups.at[ps->p->groups.n - 1].end = ps->p->nodes.n;
+	return CLV_OK;
+}
+
 /* ---- the text --------------------------------------------------------------------------------------------------- */
 
 static clv_status parse_version(parser *ps)
@@ -747,8 +765,9 @@ static const struct {
 	const char *word;
 	clv_status (*parse)(parser *ps);
 } statements[] = {
-	{"model", parse_model},   {"symbol", parse_symbol_line}, {"scope", parse_scope_line}, {"object", parse_object_line},
-	{"rebind", parse_rebind}, {"inputs", parse_inputs},      {"output", parse_output},
+	{"model", parse_model},        {"symbol", parse_symbol_line}, {"scope", parse_scope_line},
+	{"object", parse_object_line}, {"rebind", parse_rebind},      {"inputs", parse_inputs},
+	{"output", parse_output},      {"group", parse_group},        {"end", parse_end},
 };
 
 static clv_status parse_statement(parser *ps)
@@ -769,7 +788,7 @@ static clv_status parse_statement(parser *ps)
 	char c = *ps->l.at;
 	if (c != '%' && c != '[' && c != '_' && !op_name_ok(word.s, word.n))
 		return lex_expected(&ps->l, "a statement (model, symbol, scope, input, param, buffer, attr, const, object, "
-		                            "rebind, inputs, output or a node)");
+		                            "rebind, inputs, output, group, end or a node)");
 	return parse_node(ps);
 }
 
@@ -784,6 +803,8 @@ static clv_status parse_all(parser *ps)
 	}
 	if (ps->p->model == NONE)
 		return lex_fail(&ps->l, ps->l.at, "the plan has no model line");
+	if (ps->grouping)
+		return lex_fail(&ps->l, ps->l.at, "the last group has no end");
 	if (ps->p->out_tree.n == 0)
 		return lex_fail(&ps->l, ps->l.at, "the plan has no output line; is the text complete?");
 	return CLV_OK;

@@ -1,6 +1,5 @@
-/* What the two halves of the parser share: parse.c reads statements, literal.c what stands inside them. */
-#ifndef PLAN_PARSE_H
-#define PLAN_PARSE_H
+/* Shared by the two halves of the parser: parse.c reads statements, literal.c the literals in them. */
+#pragma once
 
 #include "plan/intern.h"
 #include "plan/lex.h"
@@ -27,6 +26,7 @@ typedef struct parser {
 	VEC(result) results; /* of the node being read, likewise the rest */
 	VEC(value_id) writes;
 	VEC(autocast) autocasts;
+	bool grouping; /* inside of a group: the last one of the plan */
 } parser;
 
 /* literal.c */
@@ -41,5 +41,3 @@ clv_status parse_dtype_name(parser *ps, arg *out); /* f32: into out->u.code */
 
 /* parse.c */
 value_id label_find(const parser *ps, slice name);
-
-#endif

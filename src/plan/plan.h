@@ -5,8 +5,7 @@
  * outside: a plan holds names, types and shapes. Order of nodes is the order of execution.
  *
  * Text form and grammar: docs/plan-format.md. plan_parse(plan_print(p)) equals p. */
-#ifndef PLAN_PLAN_H
-#define PLAN_PLAN_H
+#pragma once
 
 #include "base/mem.h"
 #include "base/strbuf.h"
@@ -303,6 +302,11 @@ typedef struct rebind {
 	value_id target, value;
 } rebind;
 
+/* Nodes first … end-1. */
+typedef struct node_span {
+	node_id first, end;
+} node_span;
+
 /* A second name of the same parameter (tied weights). */
 typedef struct tie {
 	value_id value;
@@ -339,6 +343,8 @@ struct clv_plan {
 	trees out_tree;
 	VEC(rebind) rebinds;
 	VEC(tie) ties;
+	VEC(node_span) groups; /* nodes that are evaluated as one (group.c); ascending, apart. Only engines look at them: a
+	                          plan does the same without. An edit, another order or a part of a plan has none */
 
 	/* private to build.c: intern tables and the string arena */
 	struct plan_intern *intern;
@@ -394,6 +400,7 @@ value_id alias_root(const plan *p, value_id v); /* v itself when it owns its sto
 const char *dtype_name(dtype d);
 uint32_t dtype_bits(dtype d);
 bool dtype_quantised(dtype d);
+bool dtype_has_grad(dtype d); /* floating point or complex: a tensor of it may require grad */
 bool dtype_parse(const char *s, size_t n, dtype *out);
 bool device_is(const char *device, const char *type); /* "cuda:0" is of type "cuda" */
 /* strided sparse_coo sparse_csr mkldnn sparse_csc sparse_bsr sparse_bsc jagged: PyTorch's order; NULL ends */
@@ -488,6 +495,14 @@ bool plan_in_text_order(const plan *p);
 /* retarget.c. The plan with its one device (the one that is not the CPU, if there is one) changed for another. */
 clv_status plan_retarget(const plan *p, const char *device, plan **out);
 
+/* group.c. Nodes that an engine may evaluate row by row without storing what is between them: pure, each result a dense tensor
+   on memory of its own, and a space in common: all results have its shape, or that without or with 1 for the last dimension (a
+   number per row). `space`: a value that has the shape. The first node may be anything that makes such a result, a matrix
+   product for instance. Gives NULL, or the rule that the nodes break, and the node that does. */
+const char *group_fault(const plan *p, node_span s, node_id *at, value_id *space);
+typedef enum group_shape { SHAPE_OTHER, SHAPE_WHOLE, SHAPE_ROWS, SHAPE_ROWS_DROPPED } group_shape;
+group_shape shape_in(const plan *p, value_id v, value_id space); /* ROWS: 1 in place of the last dimension */
+
 /* inspect.c: a page for people */
 clv_status plan_inspect(const plan *p, strbuf *b);
 
@@ -521,5 +536,4 @@ void plan_each_output(const plan *p, value_fn f, void *ctx);         /* values i
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -2,8 +2,7 @@
  *
  * A polynomial is a sum of terms, a term a number times a product of factors. A factor is a symbol or an expression
  * that is no polynomial (a quotient, a remainder, min, max), taken as a whole. */
-#ifndef PLAN_POLY_H
-#define PLAN_POLY_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -21,5 +20,3 @@ clv_status poly_const(poly *out, int64_t k);                     /* out: 0 befor
 clv_status poly_add(poly *sum, const poly *more);                /* sum += more */
 clv_status poly_times(const plan *p, poly *product, expr_id by); /* product *= by; CLV_E_OVERFLOW: too large */
 clv_status poly_print(const plan *p, poly *x /* sorted by it */, strbuf *b); /* "4*B*S+1024", "0" */
-
-#endif

@@ -531,16 +531,31 @@ static void print_externals(const plan *p, strbuf *b)
 	}
 }
 
+/* Those of a group stand between `group` and `end`. */
+static void print_nodes(const plan *p, strbuf *b)
+{
+	const node_span *s = p->groups.at, *last = s + p->groups.n;
+	for (node_id n = 0; n < p->nodes.n; n++) {
+		bool inside = s < last && n >= s->first && n < s->end;
+		if (inside && n == s->first)
+			strbuf_puts(b, "group\n");
+		strbuf_puts(b, inside ? "  " : "");
+		node_print(p, n, b);
+		strbuf_putc(b, '\n');
+		if (inside && n + 1 == s->end) {
+			strbuf_puts(b, "end\n");
+			s++;
+		}
+	}
+}
+
 void plan_print(const plan *p, strbuf *b)
 {
 	print_head(p, b);
 	for (uint32_t i = 0; i < p->inputs.n; i++)
 		print_input(p, p->inputs.at[i], b);
 	print_externals(p, b);
-	for (node_id n = 0; n < p->nodes.n; n++) {
-		node_print(p, n, b);
-		strbuf_putc(b, '\n');
-	}
+	print_nodes(p, b);
 	for (uint32_t i = 0; i < p->rebinds.n; i++) {
 		strbuf_puts(b, "rebind ");
 		value_label(p, p->rebinds.at[i].target, b);

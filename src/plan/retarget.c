@@ -1,4 +1,4 @@
-/* A plan for another device: where its values live and what its operators are told. */
+/* Moves a plan to another device: devices of its values, and device arguments of its operators. */
 #include <string.h>
 
 #include "plan/plan.h"

@@ -316,12 +316,20 @@ static bool ties_same(const pair *q)
 	return true;
 }
 
+static bool groups_same(const plan *a, const plan *b)
+{
+	bool same = a->groups.n == b->groups.n;
+	for (uint32_t i = 0; same && i < a->groups.n; i++)
+		same = a->groups.at[i].first == b->groups.at[i].first && a->groups.at[i].end == b->groups.at[i].end;
+	return same;
+}
+
 bool plan_equal(const plan *a, const plan *b)
 {
 	const pair q = {a, b, NULL, NULL};
 	return heads_same(&q) && declarations_same(&q) && ties_same(&q) && a->nodes.n == b->nodes.n &&
-	       nodes_same(&q, a->nodes.n) && rebinds_same(&q) && trees_same(&q, &a->in_tree, &b->in_tree) &&
-	       trees_same(&q, &a->out_tree, &b->out_tree);
+	       nodes_same(&q, a->nodes.n) && groups_same(a, b) && rebinds_same(&q) &&
+	       trees_same(&q, &a->in_tree, &b->in_tree) && trees_same(&q, &a->out_tree, &b->out_tree);
 }
 
 typedef struct const_walk {

@@ -1,6 +1,5 @@
 /* Two plans, or two places of one, compared part by part (same.c). */
-#ifndef PLAN_SAME_H
-#define PLAN_SAME_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -28,5 +27,3 @@ bool pair_arg(const pair *q, const arg *x, const arg *y, unsigned depth); /* dep
 bool pair_dims(const pair *q, uint32_t a, uint32_t b, uint32_t n);        /* NONE equals NONE */
 bool pair_context(const pair *q, context_id a, context_id b);
 bool pair_leaf(const pair *q, const tree *x, const tree *y);
-
-#endif

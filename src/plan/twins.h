@@ -3,8 +3,7 @@
  * The other plan's nodes are found in this one, in order. Arguments may be other constants there (a rate, a flag), and
  * nodes may be missing there: then another value stands for what they make. A forward in which the nodes without a twin
  * are left out, with these values and constants, does what the other plan does. */
-#ifndef PLAN_TWINS_H
-#define PLAN_TWINS_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -33,5 +32,3 @@ bool twins_guarded(const twins *t /* or NULL */, const plan *p, value_id v);
 /* Memory that is written, per value of p that is the first on it: what is written of a value is written of the one that
    stands for it. */
 void twins_spread(const twins *t /* or NULL */, bool *written);
-
-#endif

@@ -46,6 +46,26 @@ bool dtype_quantised(dtype d)
 	return d == DT_QI8 || d == DT_QU8 || d == DT_QI32 || d == DT_QU4X2 || d == DT_QU2X4;
 }
 
+bool dtype_has_grad(dtype d)
+{
+	switch (d) {
+	case DT_F16:
+	case DT_F32:
+	case DT_F64:
+	case DT_BF16:
+	case DT_C32:
+	case DT_C64:
+	case DT_C128:
+	case DT_F8E5M2:
+	case DT_F8E4M3FN:
+	case DT_F8E5M2FNUZ:
+	case DT_F8E4M3FNUZ:
+	case DT_F8E8M0FNU:
+	case DT_F4E2M1X2: return true;
+	default: return false;
+	}
+}
+
 bool dtype_parse(const char *s, size_t n, dtype *out)
 {
 	for (unsigned d = 0; d < DT_COUNT; d++) {

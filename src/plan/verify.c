@@ -86,9 +86,15 @@ static bool str_ok_or_none(const plan *p, str_id s)
 
 static clv_status check_symbols(const verifier *v)
 {
+	enum { MOST_GIVEN = 256, MOST_DATA = 1 << 16 }; /* some work is their number times that of nodes or inputs */
 	const plan *p = v->p;
+	uint32_t data = 0;
 	for (symbol_id i = 0; i < p->symbols.n; i++) {
 		const symbol *s = &p->symbols.at[i];
+		data += s->data == 1;
+		if (i + 1 - data > MOST_GIVEN || data > MOST_DATA)
+			return broken(v, "there are more than %d sizes, or more than %d that are read from data", MOST_GIVEN,
+			              MOST_DATA);
 		if (!str_ok(p, s->name) || !symbol_name_ok(plan_s(p, s->name), str_at(p, s->name)->n))
 			return broken(v, "symbol %u has no valid name", i);
 		if (symbol_find(p, s->name) != i)
@@ -482,6 +488,24 @@ static clv_status check_nodes(verifier *v)
 	return CLV_OK;
 }
 
+static clv_status check_groups(verifier *v)
+{
+	const plan *p = v->p;
+	node_id from = 0;
+	for (uint32_t i = 0; i < p->groups.n; i++) {
+		const node_span s = p->groups.at[i];
+		value_id space;
+		if (s.first < from || s.end > p->nodes.n || s.first >= s.end || s.end - s.first < 2)
+			return broken(v, "group %u has less than two nodes, or others than those after the group before", i);
+		const char *why = group_fault(p, s, &v->node, &space);
+		if (why)
+			return broken(v, "%s", why);
+		v->node = NONE;
+		from = s.end;
+	}
+	return CLV_OK;
+}
+
 /* ---- trees and rebinds ------------------------------------------------------------------------------------------ */
 
 static clv_status check_leaf(const verifier *v, const tree *t, const char *which)
@@ -607,6 +631,7 @@ static clv_status check_all(verifier *v)
 	TRY(check_contexts(v));
 	TRY(check_values(v));
 	TRY(check_nodes(v));
+	TRY(check_groups(v));
 	TRY(check_in_tree(v));
 	TRY(check_out_tree(v));
 	return check_rebinds(v);

@@ -210,6 +210,14 @@ void view_free(view *v)
 	vec_free(&v->rebinds);
 }
 
+bool view_draws(const view *v)
+{
+	for (uint32_t i = 0; i < v->nodes.n; i++)
+		if (node_draws(v->p, v->nodes.at[i]))
+			return true;
+	return false;
+}
+
 clv_status view_written(const view *v, bool **out)
 {
 	const plan *p = v->p;

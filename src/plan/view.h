@@ -1,7 +1,6 @@
-/* A view: some nodes of a plan in plan order, with what goes in and out. Prefix, suffix, stage and segment are
+/* A view: some nodes of a plan in plan order, with their inputs and outputs. Prefix, suffix, stage and segment are
  * all views; nothing copies nodes. */
-#ifndef PLAN_VIEW_H
-#define PLAN_VIEW_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -37,5 +36,4 @@ clv_status view_gives(const view *v, bool whole, value_ids *out);
 /* Per value of the plan: nodes of the view write its memory in place, and it is the first value there. Caller frees with
    mem_free. */
 clv_status view_written(const view *v, bool **out);
-
-#endif
+bool view_draws(const view *v); /* random numbers */

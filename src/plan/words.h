@@ -1,6 +1,5 @@
 /* Words and characters of the plan text that the printer and the parser share. */
-#ifndef PLAN_WORDS_H
-#define PLAN_WORDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ bool char_in_path(char c);                /* and . - < >             of module p
 bool char_in_op(char c);                  /* and . :                 of operators                              */
 bool op_name_ok(const char *s, size_t n); /* space::name or space::name.overload */
 bool char_in_device(char c);              /* and :                   of devices; others are quoted             */
-
-#endif

@@ -1,6 +1,5 @@
-/* A call of a plan: what goes in, what comes out beside tensors, and whether the inputs are what the plan was captured with. */
-#ifndef RUNTIME_CALL_H
-#define RUNTIME_CALL_H
+/* A call of a plan: its inputs, its results that are no tensors, and whether the inputs are as at capture. */
+#pragma once
 
 #include "plan/view.h"
 #include "tensor/tensor.h"
@@ -12,7 +11,7 @@ typedef struct run_number {
 	double f;
 } run_number;
 
-/* The node that a run is at, for whoever looks from outside. "": at none. */
+/* The node that a run is at, for observers. "": at none. */
 typedef struct run_place {
 	char name[128], op[128], module[256];
 } run_place;
@@ -28,6 +27,14 @@ typedef struct run_call {
 	const int64_t *wants_version;
 } run_call;
 
+/* place.c. The node that a run is at. */
+void call_tell_place(const plan *p, const node_names *names, node_id id, run_place *to);
+/* Puts the node in front of the message, and into the details. `undone` is then true of a guard: who has changed anything before
+   it takes that back, or sets it to false. */
+clv_status call_failed_at(const plan *p, const node_names *names, node_id id, clv_status st);
+/* A guard on a number that was read from data does not hold; both as text. */
+clv_status call_number_differs(const char *expected, const char *seen);
+
 /* inputs.c. The values of the plan's symbols in a call (-1: read from data on the way), each in its range; `given`: known
    already, may be NULL. */
 clv_status inputs_symbols(const view *v, const tensor_meta *inputs, const int64_t *given, int64_t *out);
@@ -38,6 +45,5 @@ const char *input_name(const plan *p, value_id v, char *scratch, size_t n);
 clv_status input_check(const plan *p, value_id v, const tensor_meta *t, const int64_t *sizes);
 /* The same of all inputs of a view, given as tensors. */
 clv_status call_symbols(const view *v, clv_tensor *const *inputs, const int64_t *given, int64_t *out);
+clv_status call_check(const view *v, const run_call *c); /* each of its inputs */
 clv_status inputs_check(const view *v, clv_tensor *const *inputs, const int64_t *given);
-
-#endif

@@ -45,8 +45,7 @@ static void entry_unref(const dispatch *d, entry *e)
 clv_status dispatch_new(uint32_t limit, const dispatch_hooks *hooks, dispatch **out)
 {
 	dispatch *d = mem_alloc(sizeof *d);
-	if (!d)
-		return fail_nomem();
+	TRY_MEM(d);
 	pthread_rwlock_init(&d->lock, NULL);
 	d->limit = limit;
 	d->hooks = *hooks;
@@ -133,8 +132,7 @@ static clv_status add_point(entry *e, const int64_t *point)
 static clv_status entry_new(dispatch *d, const dispatch_entry *from, entry **out)
 {
 	entry *e = mem_alloc(sizeof *e);
-	if (!e)
-		return fail_nomem();
+	TRY_MEM(e);
 	e->refs = 1;
 	e->regime = from->regime;
 	e->npoint = from->npoint;

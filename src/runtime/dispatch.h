@@ -4,8 +4,7 @@
  * plan also holds only for the values that it met at its guards, which nobody can tell before it runs: so a call runs
  * the entries for its regime and sizes in turn, from the one that served last, until none of its guards ends the run.
  * Where none is left, the owner may record one more (the miss callback). Threads may call and add at once. */
-#ifndef RUNTIME_DISPATCH_H
-#define RUNTIME_DISPATCH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -85,5 +84,3 @@ typedef struct dispatch_call {
 clv_status dispatch_serve(dispatch *d, const dispatch_call *c);
 /* The first payload that fits, without a run; NULL: none does. It is valid as long as its entry. */
 clv_status dispatch_find(dispatch *d, const dispatch_call *c, void **payload);
-
-#endif

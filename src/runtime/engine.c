@@ -5,12 +5,11 @@
 
 #include "base/mem.h"
 
-/* ---- engines ----------------------------------------------------------------------------------------------------- */
-
 /* All engines, in the order in which "auto" asks them. An engine that is not linked into a library (the tape is not in
    libcleave-core) is NULL there. */
 extern const engine engine_tape __attribute__((weak));
-static const engine *const engines[] = {&engine_tape};
+extern const engine engine_native;
+static const engine *const engines[] = {&engine_tape, &engine_native};
 
 const engine *engine_at(uint32_t i)
 {
@@ -38,7 +37,7 @@ static clv_status fail_with(clv_status code, const char *what, strbuf *b)
 	return st;
 }
 
-static clv_status find_named(const char *name, const engine **out)
+clv_status engine_named(const char *name, const engine **out)
 {
 	strbuf b = STRBUF_INIT;
 	for (uint32_t i = 0; (*out = engine_at(i)); i++)
@@ -87,7 +86,7 @@ clv_status engine_choose(const char *name, const artifact *a, const engine **out
 {
 	strbuf b = STRBUF_INIT;
 	if (name && strcmp(name, "auto") != 0) {
-		TRY(find_named(name, out));
+		TRY(engine_named(name, out));
 		return check_takes(*out, a);
 	}
 	for (uint32_t i = 0; (*out = engine_at(i)); i++) {
@@ -100,12 +99,20 @@ clv_status engine_choose(const char *name, const artifact *a, const engine **out
 		}
 		print_refusal(*out, p, n, why, &b);
 	}
-	if (!engine_at(0))
-		strbuf_puts(&b, ": this library has no engine; libcleave has one, tape, that runs on libtorch");
+	if (!&engine_tape)
+		strbuf_puts(&b, "; libcleave has another, tape, that runs on libtorch");
 	return fail_with(CLV_E_UNSUPPORTED, "no engine here runs this file", &b);
 }
 
-/* ---- parts of plans ---------------------------------------------------------------------------------------------- */
+clv_status clv_plan_takes(const clv_plan *p, const char *name, uint32_t i, const char **why)
+{
+	const engine *e;
+	if (!p || !name || !why || i >= p->nodes.n)
+		return fail(CLV_E_INVALID, "clv_plan_takes: there is no node %u, or an argument is NULL", i);
+	TRY(engine_named(name, &e));
+	*why = e->takes(p, i);
+	return CLV_OK;
+}
 
 static bool is_live_number(const plan *p, const tree *t)
 {
@@ -138,7 +145,18 @@ void plan_part_free(plan_part *x)
 	vec_free(&x->numbers);
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------------------------- */
+clv_status engine_clone(const engine *e, const clv_tensor *t, clv_tensor **out)
+{
+	return e->tensors ? e->tensors->clone(t, out) : tensor_clone(t, out);
+}
+
+clv_status engine_write(const engine *e, const clv_tensor *from, clv_tensor *to)
+{
+	if (e->tensors)
+		return e->tensors->write(from, to);
+	tensor_copy(from, to);
+	return CLV_OK;
+}
 
 static const engine_tensors *somebody(void)
 {

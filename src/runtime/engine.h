@@ -1,10 +1,9 @@
-/* Engines: what runs plans. The runtime decides which plan serves a call and keeps the tensors it reads; an engine lowers the
+/* Engines run plans. The runtime decides which plan serves a call and keeps the tensors it reads; an engine lowers the
  * plan to a program of its own and runs that on tensors of the core.
  *
  * A new engine is a folder with a table like that of the tape over libtorch (src/exec/tape.c), and a line in the list of
  * engines (engine.c). */
-#ifndef RUNTIME_ENGINE_H
-#define RUNTIME_ENGINE_H
+#pragma once
 
 #include "base/strbuf.h"
 #include "file/artifact.h"
@@ -30,6 +29,9 @@ typedef struct engine_order {
 	node_id first, end;
 	const char *device; /* as tensors call it; "": as captured */
 	const clv_runtime_options *o;
+	/* Threads of the caller's that an engine with threads of its own is to use instead: calls work(ctx, i) once for each i below n,
+	   at the same time as far as it can. NULL: it uses its own. */
+	void (*lend)(int n, void (*work)(void *ctx, int i), void *ctx);
 } engine_order;
 
 /* Tensors that are not plain memory of the CPU. */
@@ -43,15 +45,25 @@ typedef struct engine_tensors {
 	clv_status (*write)(const clv_tensor *from, clv_tensor *to); /* elements, between runs */
 } engine_tensors;
 
-struct clv_runtime;
+/* Room for what operators of an engine depend on besides their arguments: settings of a thread and its process. */
+typedef struct engine_settings {
+	_Alignas(8) uint8_t bytes[128];
+} engine_settings;
 
-/* Runs in a process that can only compute. */
+/* What a sandbox (src/sandbox) needs of an engine, so that its process computes as this one does. */
 typedef struct engine_sandbox {
-	clv_status (*open)(struct clv_runtime *r, const clv_runtime_options *o, void **out);
-	clv_status (*run)(const struct clv_runtime *r, uint32_t plan, const run_call *c, clv_tensor **outputs);
-	clv_status (*assign)(void *s, const char *name,
-	                     const clv_tensor *t); /* the runs that come after have this tensor */
-	void (*close)(void *s);
+	const char *program;  /* that has the engine: the name of its file */
+	const char *variable; /* of the environment, which names another file */
+
+	/* From here on all may be NULL. */
+	void (*warm)(void);                                   /* while the process still has its rights */
+	int (*threads)(void);                                 /* that operators use, called by this thread */
+	void (*set_threads)(int n);                           /* for this thread, from now on */
+	clv_status (*settings)(engine_settings *out);         /* of this thread */
+	clv_status (*set_settings)(const engine_settings *s); /* likewise, from now on */
+	clv_status (*random)(clv_tensor **out);               /* the state of the random generator */
+	clv_status (*check_random)(const clv_tensor *state);  /* whether it can be set to that */
+	clv_status (*set_random)(const clv_tensor *state);    /* and set */
 } engine_sandbox;
 
 typedef struct engine {
@@ -75,13 +87,16 @@ typedef struct engine {
 	void (*changed)(void *program, value_id external, const char *why);
 	uint32_t (*segments)(const void *program); /* compiled ones */
 	void (*segment)(const void *program, uint32_t i, clv_segment_state *out);
+	void (*packing)(const void *program, clv_packing_state *out); /* adds to it */
 	const engine_tensors *tensors;
 	const engine_sandbox *sandbox;
 } engine;
 
 /* engine.c. The engines of this library, in the order in which "auto" asks them. */
 const engine *engine_at(uint32_t i); /* NULL: there are no more */
+clv_status engine_named(const char *name, const engine **out);
 /* The engine of that name; of "auto" or NULL the first that takes all nodes of the artifact. */
 clv_status engine_choose(const char *name, const artifact *a, const engine **out);
-
-#endif
+/* Tensors as the engine has them: a copy; and elements, between runs. */
+clv_status engine_clone(const engine *e, const clv_tensor *t, clv_tensor **out);
+clv_status engine_write(const engine *e, const clv_tensor *from, clv_tensor *to);

@@ -1,4 +1,4 @@
-/* Inputs of a call against the plan: which sizes they have, and whether they are what the plan was captured with. */
+/* Inputs of a call against the plan: their sizes, and whether they are as at capture. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -197,13 +197,39 @@ clv_status inputs_check(const view *v, clv_tensor *const *inputs, const int64_t 
 
 clv_status call_symbols(const view *v, clv_tensor *const *inputs, const int64_t *given, int64_t *out)
 {
-	tensor_meta few[8] = {0}, *metas = few;
-	if (v->inputs.n > 8 && !(metas = mem_alloc(v->inputs.n * sizeof *metas)))
+	enum { FEW = 32 }; /* as many as boundaries have: a steady run allocates nothing */
+	tensor_meta few[FEW] = {0}, *metas = few;
+	if (v->inputs.n > FEW && !(metas = mem_alloc(v->inputs.n * sizeof *metas)))
 		return fail_nomem();
 	for (uint32_t i = 0; i < v->inputs.n; i++)
 		metas[i] = tensor_meta_of(inputs[i]);
 	clv_status st = inputs_symbols(v, metas, given, out);
 	if (metas != few)
 		mem_free(metas);
+	return st;
+}
+
+static clv_status check_inputs(const view *v, const run_call *c, const int64_t *sizes)
+{
+	for (uint32_t i = 0; i < v->inputs.n; i++) {
+		tensor_meta m = tensor_meta_of(c->inputs[i]);
+		TRY(input_check(v->p, v->inputs.at[i], &m, sizes));
+	}
+	return CLV_OK;
+}
+
+clv_status call_check(const view *v, const run_call *c)
+{
+	const plan *p = v->p;
+	uint32_t n = p->symbols.n + p->exprs.n + 1;
+	int64_t *symbols = mem_alloc(n * sizeof *symbols), *sizes = symbols + p->symbols.n;
+	bool *known = mem_alloc(n);
+	clv_status st = symbols && known ? call_symbols(v, c->inputs, c->symbols, symbols) : fail_nomem();
+	if (st == CLV_OK)
+		st = expr_eval_all(p, symbols, sizes, known);
+	if (st == CLV_OK)
+		st = check_inputs(v, c, sizes);
+	mem_free(symbols);
+	mem_free(known);
 	return st;
 }

@@ -1,4 +1,4 @@
-/* What goes into a runtime and comes out of it: names, types, symbolic shapes. */
+/* Inputs and outputs of a runtime: names, types, symbolic shapes. */
 #include <string.h>
 
 #include "base/options.h"
@@ -13,8 +13,7 @@ static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name,
 	*out = (clv_port){.dtype = dtype_name((dtype)x->dtype), .device = plan_s(p, x->device), .ndim = x->ndim};
 	out->dims = dims;
 	TRY(arena_take(&r->arena, name, &out->name));
-	if (!dims)
-		return fail_nomem();
+	TRY_MEM(dims);
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		strbuf b = STRBUF_INIT;
 		expr_print(p, p->dims.at[x->shape + i], &b);
@@ -35,22 +34,20 @@ static clv_status add_input(runtime *r, const plan *p, value_id v)
 	return vec_push(&r->inputs, x);
 }
 
-static clv_status add_label(runtime *r, const plan *p, value_id v)
+static clv_status add_label(runtime *r, runtime_plan *e, value_id v)
 {
 	strbuf name = STRBUF_INIT;
 	clv_port x;
-	value_label(p, v, &name);
-	TRY(make_port(r, p, v, &name, &x));
-	return vec_push(&r->outputs, x);
+	value_label(e->of.p, v, &name);
+	TRY(make_port(r, e->of.p, v, &name, &x));
+	return vec_push(&e->outputs, x);
 }
-
-/* ---- outputs by their place in the tree: "logits", "past[0][1]" --------------------------------------------------- */
 
 typedef struct walker {
 	runtime *r;
+	runtime_plan *e;
 	const plan *p;
 	uint32_t at; /* next token */
-	uint32_t most;
 } walker;
 
 static clv_status walk(walker *w, const char *path);
@@ -96,12 +93,12 @@ static clv_status walk_child(walker *w, const tree *parent, const char *path, ui
 static clv_status walk(walker *w, const char *path)
 {
 	const tree *t = &w->p->out_tree.at[w->at++];
-	if (t->kind == TREE_VALUE && w->r->outputs.n < w->most) {
+	if (t->kind == TREE_VALUE && w->e->outputs.n < w->e->noutputs) {
 		strbuf name = STRBUF_INIT;
 		clv_port x;
 		strbuf_puts(&name, path[0] ? path : "output");
 		TRY(make_port(w->r, w->p, t->u.v, &name, &x));
-		return vec_push(&w->r->outputs, x);
+		return vec_push(&w->e->outputs, x);
 	}
 	bool pairs = t->kind == TREE_DICT || t->kind == TREE_OBJECT;
 	for (uint32_t i = 0; tree_has_children(t->kind) && i < t->n; i += pairs ? 2 : 1)
@@ -109,10 +106,9 @@ static clv_status walk(walker *w, const char *path)
 	return CLV_OK;
 }
 
-/* ---- one name for one output -------------------------------------------------------------------------------------- */
-
 typedef struct naming {
 	runtime *r;
+	runtime_plan *e;
 	uint64_t seed;
 	table by_name;
 	uint32_t next; /* number for what has the name of another: that of the output, or the first after it that is free */
@@ -126,7 +122,7 @@ typedef struct name_key {
 static bool name_same(const void *ctx, uint32_t id)
 {
 	const name_key *k = ctx;
-	return strcmp(k->g->r->outputs.at[id].name, k->name) == 0;
+	return strcmp(k->g->e->outputs.at[id].name, k->name) == 0;
 }
 
 static uint32_t name_hash(const naming *g, const char *name)
@@ -141,7 +137,7 @@ static bool name_taken(const naming *g, const char *name)
 
 static clv_status name_output(naming *g, uint32_t i)
 {
-	clv_port *x = &g->r->outputs.at[i];
+	clv_port *x = &g->e->outputs.at[i];
 	const char *name = x->name;
 	if (g->next < i)
 		g->next = i;
@@ -155,36 +151,72 @@ static clv_status name_output(naming *g, uint32_t i)
 }
 
 /* Keys may look like paths: {"x[0]": …, "x": […]}. */
-static clv_status name_outputs(runtime *r, const plan *p)
+static clv_status name_outputs(runtime *r, runtime_plan *e)
 {
-	naming g = {.r = r, .seed = p->intern->seed};
+	naming g = {.r = r, .e = e, .seed = e->of.p->intern->seed};
 	clv_status st = CLV_OK;
-	for (uint32_t i = 0; st == CLV_OK && i < r->outputs.n; i++)
+	for (uint32_t i = 0; st == CLV_OK && i < e->outputs.n; i++)
 		st = name_output(&g, i);
 	table_free(&g.by_name);
 	return st;
 }
 
+static clv_status describe_outputs(runtime *r, runtime_plan *e)
+{
+	walker w = {.r = r, .e = e, .p = e->of.p};
+	for (uint32_t i = 0; !e->of.whole && i < e->noutputs; i++)
+		TRY(add_label(r, e, e->of.outputs.at[i]));
+	if (!e->of.whole)
+		return CLV_OK;
+	if (e->e->nstores) /* (output, stored tensors): the paths are those of the first */
+		w.at = 1;
+	if (w.p->out_tree.n)
+		TRY(walk(&w, ""));
+	return name_outputs(r, e);
+}
+
+static bool same_names(const runtime_plan *a, const runtime_plan *b)
+{
+	bool same = a->outputs.n == b->outputs.n;
+	for (uint32_t i = 0; same && i < a->outputs.n; i++)
+		same = strcmp(a->outputs.at[i].name, b->outputs.at[i].name) == 0;
+	return same;
+}
+
+/* A boundary names its values by the labels of its own plan: only what the model returns is the caller's to know. */
 clv_status runtime_describe(runtime *r)
 {
-	const runtime_plan *e = &r->plans.at[0];
-	const plan *p = e->of.p;
-	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
-		TRY(add_input(r, p, e->of.v.inputs.at[i]));
-	if (e->of.whole) {
-		walker w = {r, p, 0, e->noutputs};
-		if (e->e->nstores) /* (output, stored tensors): the paths are those of the first */
-			w.at = 1;
-		if (p->out_tree.n)
-			TRY(walk(&w, ""));
-		return name_outputs(r, p);
+	runtime_plan *first = &r->plans.at[0];
+	for (uint32_t i = 0; i < first->of.v.inputs.n; i++)
+		TRY(add_input(r, first->of.p, first->of.v.inputs.at[i]));
+	for (uint32_t i = 0; i < r->plans.n; i++) {
+		runtime_plan *e = &r->plans.at[i];
+		TRY(describe_outputs(r, e));
+		e->other_outputs = e->of.whole && !same_names(first, e);
 	}
-	for (uint32_t i = 0; i < e->noutputs; i++)
-		TRY(add_label(r, p, e->of.outputs.at[i]));
 	return CLV_OK;
 }
 
-/* ---- shapes at given sizes --------------------------------------------------------------------------------------- */
+static void list_names(const runtime_plan *e, strbuf *b)
+{
+	for (uint32_t i = 0; i < e->outputs.n; i++)
+		strbuf_printf(b, "%s%.64s", i ? ", " : "", e->outputs.at[i].name);
+	if (!e->outputs.n)
+		strbuf_puts(b, "no tensor");
+}
+
+clv_status runtime_fail_outputs(const runtime *r, uint32_t i)
+{
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, "on this data the model returns ");
+	list_names(&r->plans.at[i], &b);
+	strbuf_puts(&b, ", not ");
+	list_names(&r->plans.at[0], &b);
+	strbuf_puts(&b,
+	            " as on its example: these names alone are known here; load the file in Python, or have the forward "
+	            "return the same names on all data");
+	return strbuf_fail(CLV_E_UNSUPPORTED, &b);
+}
 
 static void symbols_of(const plan *p, const clv_sizes *sizes, int64_t *out)
 {
@@ -221,8 +253,7 @@ clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_
 	TRY(sizes_check(sizes));
 	const plan_part *g = &r->plans.at[which].of;
 	int64_t *symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *symbols);
-	if (!symbols)
-		return fail_nomem();
+	TRY_MEM(symbols);
 	symbols_of(g->p, sizes, symbols);
 	clv_status st = layout_of(g->p, &g->p->values.at[g->v.inputs.at[i]], symbols, shape, strides);
 	mem_free(symbols);

@@ -63,8 +63,7 @@ static clv_status add_times(const runtime_plan *e, uint32_t steps, uint32_t s, c
 {
 	uint32_t runs = e->times.n / steps;
 	int64_t *sorted = mem_realloc(NULL, runs, sizeof *sorted);
-	if (!sorted)
-		return fail_nomem();
+	TRY_MEM(sorted);
 	for (uint32_t k = 0; k < runs; k++) {
 		sorted[k] = e->times.at[k * steps + s];
 		out->total_ns += sorted[k];

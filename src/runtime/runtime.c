@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "base/options.h"
 #include "plan/intern.h"
+#include "sandbox/sandbox.h"
 
 /* ---- making one ------------------------------------------------------------------------------------------------- */
 
@@ -47,8 +48,7 @@ static clv_status find_written_inputs(runtime_plan *e, const bool *written)
 {
 	const view *v = &e->of.v;
 	e->writes = mem_alloc((v->inputs.n + 1) * sizeof *e->writes);
-	if (!e->writes)
-		return fail_nomem();
+	TRY_MEM(e->writes);
 	for (uint32_t i = 0; i < v->inputs.n; i++)
 		e->writes[i] = written[v->inputs.at[i]] && v->p->values.at[v->inputs.at[i]].kind == VALUE_INPUT;
 	return CLV_OK;
@@ -75,9 +75,10 @@ static clv_status lower(runtime *r, runtime_plan *e, const clv_runtime_options *
 	engine_order order = {.a = r->a, .number = r->plans.n - 1, .of = &e->of, .device = r->device, .o = o};
 	range_of(r, e->e, &order.first, &order.end);
 	TRY(plan_part_new(e->moved ? e->moved : e->e->p, order.first, order.end, &e->of));
+	e->asks = order.first == 0 && (e->e->same.n || e->e->grads.n);
 	e->noutputs = e->of.outputs.n - e->of.v.rebinds.n - (e->of.whole ? e->e->nstores : 0);
 	TRY(find_written(r, e));
-	return r->engine->lower(&order, &e->program);
+	return r->apart ? CLV_OK : r->engine->lower(&order, &e->program);
 }
 
 static clv_status add_plan(runtime *r, const artifact_plan *from, const clv_runtime_options *o)
@@ -112,17 +113,57 @@ static clv_status offer_plans(runtime *r)
 	return CLV_OK;
 }
 
-/* Of one whose runs are made by another process: nothing is computed here. */
+/* ---- sandboxes --------------------------------------------------------------------------------------------------- */
+
+/* In another process: as asked for, and by default what nobody vouches for. Who allows machine code of a file trusts it. */
+static clv_status choose_sandbox(runtime *r, const clv_runtime_options *o)
+{
+	if (o->sandbox > CLV_SANDBOX_OFF)
+		return fail(CLV_E_INVALID, "clv_runtime_options.sandbox is %u; it is CLV_SANDBOX_AUTO, _ON or _OFF",
+		            o->sandbox);
+	r->unasked = o->sandbox == CLV_SANDBOX_AUTO && artifact_unvouched(r->a) && !o->allow_compiled;
+	r->apart = r->unasked || o->sandbox == CLV_SANDBOX_ON;
+	return r->apart ? artifact_settle(r->a) : CLV_OK;
+}
+
+/* Nothing is computed here. */
 static clv_runtime_options options_here(const clv_runtime_options *o)
 {
 	clv_runtime_options mine = *o;
-	if (o->sandbox) {
-		mine.optimize = "none";
-		mine.tape_only = true;
-		mine.allow_compiled = mine.allow_signed = false;
-	}
+	mine.optimize = "none";
+	mine.tape_only = true;
+	mine.allow_compiled = mine.allow_signed = false;
+	mine.max_memory = 0;
 	return mine;
 }
+
+static clv_status open_sandbox(runtime *r, const clv_runtime_options *given)
+{
+	clv_runtime_options o = *given;
+	clv_status st;
+	if (r->unasked)
+		o.allow_signed = false; /* it is not signed */
+	if (r->engine->sandbox)
+		st = sandbox_new(r, &o, &r->sandbox);
+	else
+		st = fail(CLV_E_UNSUPPORTED, "the engine %s runs nothing in a sandbox", r->engine->name);
+	bool impossible = st == CLV_E_UNSUPPORTED || st == CLV_E_NOT_FOUND || st == CLV_E_IO || st == CLV_E_INVALID;
+	return r->unasked && impossible
+	           ? fail_unvouched(r->a, fail_more(st, "so it runs in a sandbox, and there can be none"))
+	           : st;
+}
+
+clv_status runtime_needs_here(const runtime *r, const char *what)
+{
+	if (!r->apart)
+		return CLV_OK;
+	if (!r->unasked)
+		return fail(CLV_E_UNSUPPORTED, "the model runs in a sandbox, another process: there is no %s of it here", what);
+	return fail_unvouched(r->a,
+	                      fail(CLV_E_UNSUPPORTED, "so it runs in a sandbox, and there is no %s of it here", what));
+}
+
+/* ---- making one, continued --------------------------------------------------------------------------------------- */
 
 static clv_status read_device(const engine *e, const char *text, char *out)
 {
@@ -134,17 +175,16 @@ static clv_status read_device(const engine *e, const char *text, char *out)
 	return CLV_OK;
 }
 
-static clv_status open_sandbox(runtime *r, const clv_runtime_options *o)
-{
-	return r->engine->sandbox ? r->engine->sandbox->open(r, o, &r->sandbox)
-	                          : fail(CLV_E_UNSUPPORTED, "the engine %s runs nothing in a sandbox", r->engine->name);
-}
-
 static clv_status fill(runtime *r, const clv_runtime_options *given)
 {
-	clv_runtime_options here = options_here(given), *o = &here;
+	clv_runtime_options here = *given, *o = &here;
 	char device[DEVICE_TEXT] = "";
-	TRY(engine_choose(o->engine, r->a, &r->engine));
+	if (!r->engine)
+		TRY(engine_choose(o->engine, r->a, &r->engine));
+	TRY(read_limits(r, o));
+	TRY(choose_sandbox(r, o));
+	if (r->apart)
+		here = options_here(given);
 	TRY(choose_part(r->a, o->part, &r->part));
 	if (r->engine->accepts)
 		TRY(r->engine->accepts(o));
@@ -153,9 +193,7 @@ static clv_status fill(runtime *r, const clv_runtime_options *given)
 	r->device = arena_str(&r->arena, device);
 	r->unproven = o->unproven || r->a->any_size;
 	r->any_weights = o->any_weights;
-	TRY(read_limits(r, o));
-	if (!r->device)
-		return fail_nomem();
+	TRY_MEM(r->device);
 	for (uint32_t i = 0; i < r->a->plans.n; i++) {
 		clv_status st = add_plan(r, &r->a->plans.at[i], o);
 		if (st != CLV_OK)
@@ -165,10 +203,10 @@ static clv_status fill(runtime *r, const clv_runtime_options *given)
 	TRY(runtime_load_state(r));
 	TRY(runtime_load_weights(r));
 	TRY(runtime_describe(r));
-	return o->sandbox ? open_sandbox(r, given) : CLV_OK;
+	return r->apart ? open_sandbox(r, given) : CLV_OK;
 }
 
-/* Whoever changes weights gets its turn, however many threads run. */
+/* Writers of weights are not starved by running threads. */
 static void init_lock(pthread_rwlock_t *lock)
 {
 	pthread_rwlockattr_t attr;
@@ -176,6 +214,21 @@ static void init_lock(pthread_rwlock_t *lock)
 	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 	pthread_rwlock_init(lock, &attr);
 	pthread_rwlockattr_destroy(&attr);
+}
+
+clv_status runtime_create_on(const artifact *a, const clv_runtime_options *o, const engine *e, runtime **out)
+{
+	runtime *r = mem_alloc(sizeof *r);
+	TRY_MEM(r);
+	r->a = artifact_ref(a);
+	r->engine = e;
+	init_lock(&r->lock);
+	clv_status st = fill(r, o);
+	if (st == CLV_OK)
+		*out = r;
+	else
+		clv_runtime_free(r);
+	return st;
 }
 
 clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out)
@@ -186,17 +239,10 @@ clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *
 	TRY(options_read(&o, sizeof o, options, "clv_runtime_options"));
 	if (!a->file && !a->ready)
 		return fail(CLV_E_INVALID, "the artifact was made and is not ready: artifact_ready finishes it");
-	runtime *r = mem_alloc(sizeof *r);
-	if (!r)
-		return fail_nomem();
-	r->a = artifact_ref(a);
-	init_lock(&r->lock);
-	clv_status st = fill(r, &o);
-	if (st == CLV_OK)
-		*out = r;
-	else
-		clv_runtime_free(r);
-	return st;
+	if (a->training)
+		return fail(CLV_E_INVALID, "the file is for training: clv_trainer_create() runs it, and one written by "
+		                           "SplitRuntime.save is for inference");
+	return runtime_create_on(a, &o, NULL, out);
 }
 
 void clv_runtime_cancel(clv_runtime *r)
@@ -209,8 +255,7 @@ void clv_runtime_free(clv_runtime *r)
 {
 	if (!r)
 		return;
-	if (r->sandbox)
-		r->engine->sandbox->close(r->sandbox);
+	sandbox_free(r->sandbox);
 	runtime_free_state(r);
 	runtime_free_weights(r);
 	for (uint32_t i = 0; i < r->plans.n; i++) {
@@ -224,12 +269,12 @@ void clv_runtime_free(clv_runtime *r)
 		mem_free(e->writes);
 		vec_free(&e->rebinds);
 		vec_free(&e->times);
+		vec_free(&e->outputs);
 	}
 	dispatch_free(r->dispatch);
 	vec_free(&r->plans);
 	vec_free(&r->unbound);
 	vec_free(&r->inputs);
-	vec_free(&r->outputs);
 	pthread_rwlock_destroy(&r->lock);
 	arena_free(&r->arena);
 	artifact_free(r->a);
@@ -251,7 +296,7 @@ uint32_t clv_runtime_input_count(const clv_runtime *r)
 
 uint32_t clv_runtime_output_count(const clv_runtime *r)
 {
-	return r ? r->outputs.n : 0;
+	return r ? r->plans.at[0].outputs.n : 0;
 }
 
 clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port *out)
@@ -262,8 +307,9 @@ clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port *out)
 
 clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out)
 {
-	return r && out && i < r->outputs.n ? give_port(&r->outputs.at[i], out)
-	                                    : fail(CLV_E_INVALID, "clv_runtime_output: there is no output %u", i);
+	return r && out && i < clv_runtime_output_count(r)
+	           ? give_port(&r->plans.at[0].outputs.at[i], out)
+	           : fail(CLV_E_INVALID, "clv_runtime_output: there is no output %u", i);
 }
 
 static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
@@ -280,15 +326,8 @@ static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 
 void runtime_changed(runtime *r, uint32_t i, value_id external, const char *why)
 {
-	if (r->engine->changed)
+	if (r->engine->changed && r->plans.at[i].program)
 		r->engine->changed(r->plans.at[i].program, external, why);
-}
-
-clv_status runtime_needs_here(const runtime *r, const char *what)
-{
-	return r->sandbox ? fail(CLV_E_UNSUPPORTED,
-	                         "the model runs in a sandbox, another process: there is no %s of it here", what)
-	                  : CLV_OK;
 }
 
 static clv_status leaf(const runtime *r, const clv_tensor *t, bool requires_grad, clv_tensor **out)
@@ -346,7 +385,7 @@ clv_status clv_runtime_bind(clv_runtime *r, const char *name, const clv_tensor *
 	if (st == CLV_OK)
 		st = runtime_refresh(r);
 	if (st == CLV_OK && found && r->sandbox)
-		st = r->engine->sandbox->assign(r->sandbox, name, t);
+		st = sandbox_assign(r->sandbox, name, t);
 	pthread_rwlock_unlock(&r->lock);
 	clv_tensor_free(here);
 	if (st != CLV_OK)
@@ -363,10 +402,9 @@ static clv_tensor *state_named(const runtime *r, const char *name)
 
 static clv_status bind_copy(runtime *r, const named_tensor *x, bool *found)
 {
-	const engine_tensors *tensors = r->engine->tensors;
 	clv_tensor *here, *own = NULL;
 	TRY(clv_tensor_to_device(x->t, r->device[0] ? r->device : x->t->device, &here));
-	clv_status st = tensors ? tensors->clone(here, &own) : tensor_clone(here, &own);
+	clv_status st = engine_clone(r->engine, here, &own);
 	if (st == CLV_OK)
 		st = bind_all(r, x->name, own, found);
 	clv_tensor_free(here);
@@ -374,20 +412,11 @@ static clv_status bind_copy(runtime *r, const named_tensor *x, bool *found)
 	return st;
 }
 
-/* Between runs, into a tensor that they read. */
-static clv_status write_state(const runtime *r, const clv_tensor *from, clv_tensor *to)
-{
-	if (r->engine->tensors)
-		return r->engine->tensors->write(from, to);
-	tensor_copy(from, to);
-	return CLV_OK;
-}
-
 static clv_status assign_one(runtime *r, const named_tensor *x)
 {
 	clv_tensor *state = state_named(r, x->name);
 	bool found = state;
-	TRY(state ? write_state(r, x->t, state) : bind_copy(r, x, &found));
+	TRY(state ? engine_write(r->engine, x->t, state) : bind_copy(r, x, &found));
 	return note_weight(r, x->name, x->t, &found);
 }
 
@@ -406,7 +435,7 @@ static clv_status assign_all(runtime *r, const named_tensor *set, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		TRY(assign_one(r, &set[i]));
 		if (r->sandbox)
-			TRY(r->engine->sandbox->assign(r->sandbox, set[i].name, set[i].t));
+			TRY(sandbox_assign(r->sandbox, set[i].name, set[i].t));
 	}
 	return CLV_OK;
 }
@@ -485,6 +514,52 @@ clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_call *cal
 	return r->unproven ? CLV_OK : check_proven(&r->plans.at[i], call);
 }
 
+/* The first of these inputs that is the same tensor as number i. */
+static uint32_t first_same(clv_tensor *const *inputs, uint32_t i)
+{
+	uint32_t first = 0;
+	while (!tensor_is_same(inputs[first], inputs[i]))
+		first++;
+	return first;
+}
+
+static clv_status check_same(const runtime_plan *e, clv_tensor *const *inputs, uint32_t i)
+{
+	char scratch[2][32];
+	const plan *p = e->of.p;
+	uint32_t first = first_same(inputs, i), was = e->e->same.at[i];
+	if (first == was)
+		return CLV_OK;
+	uint32_t other = first == i ? was : first;
+	return fail(CLV_E_LAYOUT,
+	            "inputs %s and %s %s, and were not when this plan was recorded, whose forward may ask whether they are",
+	            input_name(p, p->inputs.at[other], scratch[0], sizeof scratch[0]),
+	            input_name(p, p->inputs.at[i], scratch[1], sizeof scratch[1]),
+	            first == i ? "are two tensors" : "are one and the same tensor");
+}
+
+static clv_status check_asked(const runtime_plan *e, clv_tensor *const *inputs)
+{
+	char scratch[32];
+	const artifact_plan *a = e->e;
+	for (uint32_t i = 0; i < a->same.n; i++)
+		TRY(check_same(e, inputs, i));
+	for (uint32_t i = 0; i < a->grads.n; i++)
+		if (a->grads.at[i] >= 0 && inputs[i] && inputs[i]->requires_grad != a->grads.at[i])
+			return fail(CLV_E_LAYOUT,
+			            "input %s %s grad, for which the forward asks, and %s when this plan was recorded",
+			            input_name(e->of.p, e->of.p->inputs.at[i], scratch, sizeof scratch),
+			            a->grads.at[i] ? "does not require" : "requires", a->grads.at[i] ? "did" : "did not");
+	return CLV_OK;
+}
+
+/* A part that begins later gets no inputs of the model: the part before it has looked. */
+clv_status runtime_check_asked(const runtime *r, uint32_t i, clv_tensor *const *inputs)
+{
+	const runtime_plan *e = &r->plans.at[i];
+	return e->asks ? check_asked(e, inputs) : CLV_OK;
+}
+
 /* A call that looks for its plan. */
 typedef struct picking {
 	const runtime *r;
@@ -506,6 +581,8 @@ static clv_status serves(void *ctx, void *which)
 	if (e->of.v.inputs.n != c->r->inputs.n)
 		return CLV_E_INPUT;
 	TRY(inputs_check(&e->of.v, c->inputs, NULL));
+	if (e->asks)
+		TRY(check_asked(e, c->inputs));
 	return c->proven ? check_proven(e, &call) : CLV_OK;
 }
 
@@ -535,11 +612,20 @@ uint32_t runtime_crossing(const runtime_plan *made, const runtime_plan *e, uint3
 	return NONE;
 }
 
+/* Whether both plans are for inputs that are the same to each other. */
+static bool asks_same(const artifact_plan *a, const artifact_plan *b)
+{
+	return a->same.n == b->same.n && a->grads.n == b->grads.n &&
+	       (a->same.n == 0 || !memcmp(a->same.at, b->same.at, a->same.n * sizeof *a->same.at)) &&
+	       (a->grads.n == 0 || !memcmp(a->grads.at, b->grads.at, a->grads.n * sizeof *a->grads.at));
+}
+
 /* What crosses the cut for one plan has all that crosses it for the other, which may be less. */
 static clv_status takes_boundary(void *ctx, void *which)
 {
 	const runtime_plan *made = ((const picking *)ctx)->made, *e = which;
-	if (made->e->cut == NONE || made->e->cut != e->e->cut || !plan_same_until(made->e->p, e->e->p, made->e->cut))
+	if (made->e->cut == NONE || made->e->cut != e->e->cut || !asks_same(made->e, e->e) ||
+	    !plan_same_until(made->e->p, e->e->p, made->e->cut))
 		return CLV_E_INPUT;
 	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
 		if (runtime_crossing(made, e, i) == NONE)
@@ -553,6 +639,7 @@ static clv_status refuse_inputs(const runtime *r, clv_tensor *const *inputs)
 	const runtime_plan *e = &r->plans.at[0];
 	run_call call = {.inputs = inputs};
 	TRY(inputs_check(&e->of.v, inputs, NULL));
+	TRY(runtime_check_asked(r, 0, inputs));
 	return runtime_check_sizes(r, 0, &call);
 }
 
@@ -599,7 +686,8 @@ static clv_status check_count(const runtime *r, uint32_t ninputs)
 static clv_status check_only(const runtime *r, clv_tensor *const *inputs)
 {
 	run_call call = {.inputs = inputs};
-	return runtime_check_sizes(r, 0, &call) == CLV_OK ? CLV_OK : refuse_inputs(r, inputs);
+	bool fits = runtime_check_sizes(r, 0, &call) == CLV_OK && runtime_check_asked(r, 0, inputs) == CLV_OK;
+	return fits ? CLV_OK : refuse_inputs(r, inputs);
 }
 
 clv_status runtime_pick(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, uint32_t *out)
@@ -692,7 +780,7 @@ static clv_status run_locked(const runtime *r, const runtime_plan *e, run_call *
 clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *given, clv_tensor **outputs)
 {
 	if (r->sandbox)
-		return r->engine->sandbox->run(r, i, given, outputs);
+		return sandbox_run(r, i, given, outputs);
 	const runtime_plan *e = &r->plans.at[i];
 	uint32_t n = e->of.outputs.n;
 	run_call call = *given;
@@ -714,6 +802,32 @@ clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *given,
 	return st;
 }
 
+/* Whether the data leads to this plan shows in its guards: only a run can tell. */
+static clv_status refuse_outputs(const runtime *r, uint32_t i, const run_call *call)
+{
+	uint32_t n = r->plans.at[i].noutputs;
+	if (r->stateful) /* what a run changes could not be taken back */
+		return runtime_fail_outputs(r, i);
+	clv_tensor **made = mem_alloc((n + 1) * sizeof *made);
+	TRY_MEM(made);
+	clv_status st = runtime_run_plan(r, i, call, made);
+	for (uint32_t k = 0; st == CLV_OK && k < n; k++)
+		clv_tensor_free(made[k]);
+	mem_free(made);
+	return st == CLV_OK ? runtime_fail_outputs(r, i) : st;
+}
+
+clv_status runtime_run_named(const runtime *r, uint32_t i, const run_call *call, clv_tensor **outputs,
+                             uint32_t noutputs)
+{
+	const runtime_plan *e = &r->plans.at[i];
+	if (e->other_outputs)
+		return refuse_outputs(r, i, call);
+	if (e->noutputs != noutputs)
+		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", e->noutputs, noutputs);
+	return runtime_run_plan(r, i, call, outputs);
+}
+
 typedef struct whole_call {
 	const runtime *r;
 	clv_tensor *const *inputs;
@@ -724,10 +838,7 @@ typedef struct whole_call {
 static clv_status run_whole(void *ctx, uint32_t i)
 {
 	const whole_call *c = ctx;
-	uint32_t n = c->r->plans.at[i].noutputs;
-	if (c->noutputs != n)
-		return fail(CLV_E_INPUT, "the model gives %u outputs, the call has room for %u", n, c->noutputs);
-	return runtime_run_plan(c->r, i, &(run_call){.inputs = c->inputs}, c->outputs);
+	return runtime_run_named(c->r, i, &(run_call){.inputs = c->inputs}, c->outputs, c->noutputs);
 }
 
 clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
@@ -754,7 +865,7 @@ clv_status clv_runtime_optimizations(const clv_runtime *r, char **out)
 	clv_status st = CLV_OK;
 	if (!r || !out)
 		return fail(CLV_E_INVALID, "clv_runtime_optimizations: an argument is NULL");
-	TRY(runtime_needs_here(r, "report on what was optimized"));
+	TRY(runtime_needs_here(r, "report on optimizations"));
 	for (uint32_t i = 0; r->engine->report && i < r->plans.n && st == CLV_OK; i++)
 		st = report_plan(r, i, &b);
 	if (st != CLV_OK) {
@@ -764,9 +875,24 @@ clv_status clv_runtime_optimizations(const clv_runtime *r, char **out)
 	return strbuf_take(&b, out);
 }
 
+clv_status clv_runtime_packing(const clv_runtime *r, clv_packing_state *out)
+{
+	clv_packing_state x = {0};
+	if (!r || !out)
+		return fail(CLV_E_INVALID, "clv_runtime_packing: an argument is NULL");
+	for (uint32_t i = 0; r->engine->packing && !r->apart && i < r->plans.n; i++)
+		r->engine->packing(r->plans.at[i].program, &x);
+	return options_write(out, &x, sizeof x, "clv_packing_state");
+}
+
 const char *clv_runtime_engine(const clv_runtime *r)
 {
 	return r ? r->engine->name : "?";
+}
+
+bool clv_runtime_sandboxed(const clv_runtime *r)
+{
+	return r && r->sandbox;
 }
 
 uint32_t clv_runtime_segment_count(const clv_runtime *r)

@@ -50,6 +50,7 @@ typedef struct loader {
 	const char **device; /* per memory: where the plans have it */
 	clv_tensor **bytes;  /* per memory */
 	size_t *lead;        /* per memory */
+	table unbound;       /* of r->unbound, by name */
 } loader;
 
 static clv_status load_tensor(loader *l, uint32_t i)
@@ -84,17 +85,34 @@ static clv_status mark_written(loader *l, uint32_t number)
 	return CLV_OK;
 }
 
-/* The place of a value in the state: its tensor in the file, or its name among those that are not there. */
-static uint32_t find_slot(const runtime *r, uint32_t number, value_id v)
+typedef struct unbound_name {
+	const runtime *r;
+	const char *name;
+} unbound_name;
+
+static bool same_unbound(const void *ctx, uint32_t id)
 {
+	const unbound_name *x = ctx;
+	return strcmp(x->r->unbound.at[id], x->name) == 0;
+}
+
+/* The place of a value in the state: its tensor in the file, or its name among those that are not there. */
+static uint32_t find_slot(const loader *l, uint32_t number, value_id v)
+{
+	const runtime *r = l->r;
 	const plan *p = r->plans.at[number].of.p;
 	uint32_t t = artifact_tensor_of(r->a, number, v);
 	if (t != NONE || p->values.at[v].name == NONE)
 		return t;
-	for (uint32_t i = 0; i < r->unbound.n; i++)
-		if (strcmp(r->unbound.at[i], plan_s(p, p->values.at[v].name)) == 0)
-			return r->a->tensors->tensors.n + i;
-	return NONE;
+	unbound_name key = {r, plan_s(p, p->values.at[v].name)};
+	uint32_t found = table_find(&l->unbound, hash_text(key.name, r), same_unbound, &key);
+	return found == TABLE_NONE ? NONE : r->a->tensors->tensors.n + found;
+}
+
+static clv_status add_unbound(loader *l, const char *name)
+{
+	TRY(vec_push(&l->r->unbound, name));
+	return table_add(&l->unbound, hash_text(name, l->r), l->r->unbound.n - 1);
 }
 
 static clv_status use_tensor(loader *l, const plan *p, value_id v, uint32_t t)
@@ -117,15 +135,14 @@ static clv_status find_tensors(loader *l, uint32_t number)
 	uint32_t n = e->of.v.externals.n;
 	e->slot = mem_ids(n + 1);
 	e->externals = mem_alloc((n + 1) * sizeof *e->externals);
-	if (!e->slot || !e->externals)
-		return fail_nomem();
+	TRY_MEM(e->slot && e->externals);
 	for (uint32_t k = 0; k < n; k++) {
 		value_id v = e->of.v.externals.at[k];
 		if (p->values.at[v].kind == VALUE_OBJECT)
 			continue;
-		if (find_slot(r, number, v) == NONE)
-			TRY(vec_push(&r->unbound, plan_s(p, p->values.at[v].name)));
-		e->slot[k] = find_slot(r, number, v);
+		if (find_slot(l, number, v) == NONE)
+			TRY(add_unbound(l, plan_s(p, p->values.at[v].name)));
+		e->slot[k] = find_slot(l, number, v);
 		if (e->slot[k] < r->a->tensors->tensors.n)
 			TRY(use_tensor(l, p, v, e->slot[k]));
 	}
@@ -133,13 +150,14 @@ static clv_status find_tensors(loader *l, uint32_t number)
 }
 
 /* What comes at the end of a run back into the state; what no plan reads is not kept. */
-static clv_status find_rebinds(runtime *r, uint32_t number)
+static clv_status find_rebinds(loader *l, uint32_t number)
 {
+	runtime *r = l->r;
 	runtime_plan *e = &r->plans.at[number];
 	const plan *p = e->of.p;
 	for (uint32_t k = 0; k < e->of.v.rebinds.n; k++) {
 		value_id target = p->rebinds.at[e->of.v.rebinds.at[k]].target;
-		runtime_rebind b = {find_slot(r, number, target), e->of.outputs.n - e->of.v.rebinds.n + k};
+		runtime_rebind b = {find_slot(l, number, target), e->of.outputs.n - e->of.v.rebinds.n + k};
 		if (b.slot != NONE)
 			TRY(vec_push(&e->rebinds, b));
 	}
@@ -176,11 +194,10 @@ static clv_status load(loader *l)
 	for (uint32_t i = 0; i < r->plans.n; i++)
 		TRY(find_tensors(l, i));
 	for (uint32_t i = 0; i < r->plans.n; i++)
-		TRY(find_rebinds(r, i));
+		TRY(find_rebinds(l, i));
 	r->state = mem_alloc(((size_t)tensors + r->unbound.n + 1) * sizeof *r->state);
 	r->changes = mem_alloc((size_t)tensors + r->unbound.n + 1);
-	if (!r->state || !r->changes)
-		return fail_nomem();
+	TRY_MEM(r->state && r->changes);
 	r->nstate = tensors + r->unbound.n;
 	find_changes(l);
 	stop_stale_codes(r);
@@ -210,6 +227,7 @@ clv_status runtime_load_state(runtime *r)
 	mem_free(l.device);
 	mem_free(l.bytes);
 	mem_free(l.lead);
+	table_free(&l.unbound);
 	return st;
 }
 
@@ -255,7 +273,8 @@ clv_status runtime_refresh(runtime *r)
 		runtime_plan *e = &r->plans.at[i];
 		for (uint32_t k = 0; k < e->of.v.externals.n; k++)
 			e->externals[k] = e->slot[k] == NONE ? NULL : r->state[e->slot[k]];
-		TRY(r->engine->bind(e->program, e->externals));
+		if (e->program)
+			TRY(r->engine->bind(e->program, e->externals));
 	}
 	return CLV_OK;
 }

@@ -15,19 +15,14 @@ static bool same_name(const void *ctx, uint32_t id)
 	return strcmp(w->r->weights.at[id].name, w->name) == 0;
 }
 
-static uint32_t hash_name(const runtime *r, const char *name)
-{
-	return hash_bytes(name, strlen(name), (uint64_t)(uintptr_t)r);
-}
-
 static uint32_t find(const runtime *r, const char *name)
 {
-	return table_find(&r->weights_by_name, hash_name(r, name), same_name, &(wanted){r, name});
+	return table_find(&r->weights_by_name, hash_text(name, r), same_name, &(wanted){r, name});
 }
 
 static clv_status add(runtime *r, const char *name /* borrowed from the artifact */, int64_t one)
 {
-	TRY(table_add(&r->weights_by_name, hash_name(r, name), r->weights.n));
+	TRY(table_add(&r->weights_by_name, hash_text(name, r), r->weights.n));
 	return vec_push(&r->weights, ((payload_number){name, one}));
 }
 

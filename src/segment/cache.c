@@ -19,24 +19,6 @@
 static const int64_t usual_limit = INT64_C(8000000000);
 static const size_t entry_most = (size_t)1 << 38;
 
-/* ---- where it is -------------------------------------------------------------------------------------------------- */
-
-static const char *environment_text(const char *name)
-{
-	const char *s = getenv(name);
-	return s && *s ? s : NULL;
-}
-
-/* "": there is no such place. */
-static void usual_place(const char *variable, const char *below_home, strbuf *b)
-{
-	const char *base = environment_text(variable), *home = environment_text("HOME");
-	if (base && base[0] == '/')
-		strbuf_printf(b, "%s/cleave", base);
-	else if (home && home[0] == '/')
-		strbuf_printf(b, "%s/%s/cleave", home, below_home);
-}
-
 static clv_status find_place(const char *dir, char **out)
 {
 	strbuf b = STRBUF_INIT;
@@ -74,46 +56,6 @@ static clv_status find_limit(int64_t limit, int64_t *out)
 	return CLV_OK;
 }
 
-/* Ours, and nobody else may write it. */
-static const char *distrust(const struct stat *info)
-{
-	if (info->st_uid != geteuid())
-		return "it belongs to another user";
-	if (info->st_mode & (S_IWGRP | S_IWOTH))
-		return "others may write it (chmod go-w would change that)";
-	return NULL;
-}
-
-static clv_status check_folder(const char *dir)
-{
-	struct stat info;
-	if (stat(dir, &info) != 0)
-		return fail(CLV_E_IO, "cannot open %s: %s", dir, strerror(errno));
-	const char *why = distrust(&info);
-	if (why)
-		return fail(CLV_E_IO, "%s is not safe for compiled code: %s", dir, why);
-	if (access(dir, R_OK | X_OK) != 0)
-		return fail(CLV_E_IO, "cannot read %s: %s", dir, strerror(errno));
-	return CLV_OK;
-}
-
-clv_status state_folder(bool make, char **out)
-{
-	const char *wish = getenv("CLEAVE_CACHE");
-	strbuf b = STRBUF_INIT;
-	if (!wish || (*wish && strcmp(wish, "off") != 0))
-		usual_place("XDG_STATE_HOME", ".local/state", &b);
-	if (b.n == 0 && !b.failed)
-		return fail(CLV_E_NOT_FOUND, "there is no folder for state");
-	TRY(strbuf_take(&b, out));
-	clv_status st = make ? folder_make(*out) : CLV_OK;
-	if (st == CLV_OK)
-		st = check_folder(*out);
-	if (st != CLV_OK)
-		mem_free(*out);
-	return st;
-}
-
 clv_status cache_open(const char *dir, int64_t limit, cache *out)
 {
 	clv_status st = CLV_OK;
@@ -123,7 +65,7 @@ clv_status cache_open(const char *dir, int64_t limit, cache *out)
 	if (out->dir)
 		st = folder_make(out->dir);
 	if (out->dir && st == CLV_OK)
-		st = check_folder(out->dir);
+		st = folder_check(out->dir);
 	if (st == CLV_OK)
 		return CLV_OK;
 	cache_close(out);
@@ -143,8 +85,6 @@ static clv_status entry_name(digest key, char word[DIGEST_TEXT], char **name)
 	strbuf_printf(&b, "%s" SUFFIX, word);
 	return strbuf_take(&b, name);
 }
-
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
 
 /* Whether there is an entry that we may read; one that cannot be trusted is removed. */
 static bool entry_usable(int dir, const char *name)
@@ -196,8 +136,6 @@ clv_status cache_get(const cache *c, digest key, compiled *out, bool *found)
 	mem_free(name);
 	return st;
 }
-
-/* ---- room --------------------------------------------------------------------------------------------------------- */
 
 typedef struct cache_entry {
 	char name[64];
@@ -284,8 +222,6 @@ static clv_status evict_entries(const cache *c, const char *keep)
 	vec_free(&all);
 	return st;
 }
-
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
 
 static clv_status commit_private(const cache *c, st_pending *f)
 {

@@ -30,6 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "segment/child.h"
 
 #define MARK "CLEAVE_JOB="
@@ -295,9 +296,12 @@ static void drop_line(const char *line)
 	madvise((void *)range[0], range[1] - range[0], MADV_DONTNEED);
 }
 
-/* A guard that lasts would keep alive all that the host had in memory when it was made, as it was then. */
+/* A guard that lasts would keep alive all that the host had in memory when it was made, as it was then. The notes of
+   AddressSanitizer are part of that, and it needs them. */
 static void drop_memory(void)
 {
+	if (ADDRESS_SANITIZER)
+		return;
 	char line[256], piece[4096];
 	size_t n = 0;
 	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
@@ -582,7 +586,7 @@ void child_stop(child *c)
 	}
 	c->control = -1;
 	if (c->guard == 0 && !c->begun)
-		c->over = true; /* whoever takes it later finds that nobody waits for it */
+		c->over = true; /* a later taker finds that nobody waits for it */
 	if (!c->over && c->guard > 0)
 		kill(c->guard, SIGTERM); /* the host may have forked, and then the other one still holds it open */
 }
@@ -592,7 +596,7 @@ const char *child_broken(const child *c)
 	return c->broken_errno ? steps[c->broken_step] : NULL;
 }
 
-/* Returns whether there will be no more: everybody who could tell is gone. */
+/* Returns whether the other end is closed, so that no more news can come. */
 static bool take_news(child *c)
 {
 	report r;

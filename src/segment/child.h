@@ -1,7 +1,6 @@
 /* A program under a guard, a process whose only task is to end everything that the program started (child.c), and reading
  * the result of a job that a program left in its folder (result.c). */
-#ifndef SEGMENT_CHILD_H
-#define SEGMENT_CHILD_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -51,5 +50,3 @@ uint32_t warm_count(pid_t *pids, uint32_t most); /* their guards: how many there
 
 /* result.c: what a program that ended left in the job's folder: j->made, or j->message and what goes with it. */
 clv_status job_read_result(job *j, const child *c, double timeout /* > 0: it ran that long and was killed */);
-
-#endif

@@ -218,7 +218,7 @@ static void join_movable(choosing *c)
 		}
 }
 
-/* Moves a unit to the later level of who needs it; `less`: bytes that cross less for it (more: less than 0). False:
+/* Moves a unit to the later level of its users; `less`: bytes that cross less for it (more: less than 0). False:
    there is no such level, and nothing happened. */
 static bool move_unit(choosing *c, uint32_t u, double *less)
 {

@@ -4,12 +4,12 @@
  * and job.json (job_write) into it. The compiler is a program that is started in the folder, reads both, and leaves
  * result.json and the members it made, or error.json. Its output goes to compile.log. The folder is the same for all back
  * ends, so a person can look at it and start the compiler again by hand. Nothing here needs torch. */
-#ifndef SEGMENT_COMPILE_H
-#define SEGMENT_COMPILE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/digest.h"
 #include "file/artifact.h"
+#include "file/folders.h"
 
 /* ---- what a compiler makes: compiled.c ----------------------------------------------------------------------------- */
 
@@ -87,7 +87,6 @@ clv_status job_key(const job_spec *s, const artifact *segment, const char *setti
 /* ---- folders: folder.c ------------------------------------------------------------------------------------------------ */
 
 /* Folders are made for their owner alone (mode 0700), with what is missing above them. */
-clv_status folder_make(const char *path);
 clv_status folder_make_temporary(char **out); /* under $TMPDIR, else /tmp; caller frees, after folder_remove */
 /* base/name for one job, empty but for a mark. What a former run left there is removed; a folder that has no mark, and is
    not empty, is refused: CLV_E_IO. Caller frees. */
@@ -116,13 +115,13 @@ typedef struct job {
 	compiled made; /* DONE */
 	char *message; /* FAILED, TIMEOUT: what the compiler said, or how it died ("killed by signal 11"); owned */
 	bool argument; /* FAILED: an argument for the compiler (job_spec.args) is wrong; other segments would fail alike */
-	char **culprits; /* FAILED: names of nodes (node_name of the plan in segment.clv) that the compiler blamed; owned */
-	uint32_t nculprits;
+	char **blamed; /* FAILED: names of nodes (node_name of the plan in segment.clv) that the compiler blamed; owned */
+	uint32_t nblamed;
 } job;
 
 typedef struct jobs_spec {
 	const char *const *argv; /* the compiler; the job's folder is added as its last argument, or --serve. NULL ends */
-	const char *const *env;  /* "NAME=text" that the child has beside ours; NULL ends; may be NULL */
+	const char *const *env;  /* "NAME=text", added to our environment for the child; NULL ends; may be NULL */
 	double timeout;          /* seconds per job; 0: none */
 	uint32_t parallel;       /* jobs at a time; 0: as there are cores */
 	/* Called on the calling thread when a job starts, ends, and every 0.2 s between; false: stop everything. May be NULL. */
@@ -150,9 +149,6 @@ typedef struct cache {
    in bytes, else 8 GB. */
 clv_status cache_open(const char *dir, int64_t limit, cache *out); /* CLV_E_IO says why this folder is no cache */
 void cache_close(cache *c);
-/* What is kept for good, and is no cache: $XDG_STATE_HOME/cleave, else ~/.local/state/cleave, as safe as a cache is. None where
-   CLEAVE_CACHE says that nothing is kept. The caller frees. */
-clv_status state_folder(bool make, char **out); /* CLV_E_NOT_FOUND, CLV_E_IO */
 clv_status cache_get(const cache *c, digest key, compiled *out, bool *found);
 clv_status cache_put(const cache *c, digest key, const compiled *made);
 
@@ -169,5 +165,3 @@ clv_status seal_check(const plan *p, const artifact_segment *s, const compiled *
 clv_status machine_features(strbuf *out);
 /* Whether all features in `needed` are here; else the first that is missing in *lacks (borrowed from needed, *n bytes). */
 clv_status machine_has(const char *needed, bool *yes, const char **lacks, size_t *n);
-
-#endif

@@ -31,12 +31,6 @@ static clv_status own_data(compiled *c, void *data)
 	return st;
 }
 
-static clv_status keep_text(compiled *c, const char *s, const char **out)
-{
-	*out = arena_str(&c->arena, s);
-	return *out ? CLV_OK : fail_nomem();
-}
-
 /* Of data that is owned already. */
 static clv_status add_compiled_member(compiled *c, const char *name, const void *data, size_t n)
 {
@@ -45,7 +39,7 @@ static clv_status add_compiled_member(compiled *c, const char *name, const void 
 		return fail(CLV_E_INVALID, "\"%.64s\" is no plain name for a file", plain_file_name(name) ? name : "?");
 	if (compiled_find(c, name))
 		return fail(CLV_E_INVALID, "there are two files with the name \"%s\"", name);
-	TRY(keep_text(c, name, &m.name));
+	TRY(arena_keep(&c->arena, name, &m.name));
 	return vec_push(&c->members, m);
 }
 
@@ -57,8 +51,8 @@ clv_status compiled_add(compiled *c, const char *name, void *data, size_t n)
 
 static clv_status add_note(compiled *c, const char *key, const char *text, artifact_note *out)
 {
-	TRY(keep_text(c, key, &out->key));
-	return keep_text(c, text, &out->text);
+	TRY(arena_keep(&c->arena, key, &out->key));
+	return arena_keep(&c->arena, text, &out->text);
 }
 
 static bool is_owned(const compiled *c, const void *data)
@@ -151,8 +145,7 @@ static clv_status describe_compiled(const compiled *c, const char *key, json_t *
 static clv_status description(const compiled *c, const char *key, strbuf *out)
 {
 	json_t *root = json_object();
-	if (!root)
-		return fail_nomem();
+	TRY_MEM(root);
 	clv_status st = describe_compiled(c, key, root);
 	if (st == CLV_OK)
 		st = json_print(root, 0, out);

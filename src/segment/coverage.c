@@ -1,4 +1,4 @@
-/* Counts what is compiled and what is not, with a row for every operator and reason.
+/* Counts compiled and other nodes, with a row for every operator and reason.
  *
  * To find what an operator costs by running on the tape, segments are chosen again as if it were supported. */
 #include <string.h>
@@ -74,8 +74,7 @@ static clv_status count_plan_nodes(counting *k)
 	coverage *c = k->out;
 	uint32_t n = 0;
 	tape_node *at = mem_alloc(((size_t)p->nodes.n + 1) * sizeof *at);
-	if (!at)
-		return fail_nomem();
+	TRY_MEM(at);
 	c->nodes = p->nodes.n;
 	for (node_id i = 0; i < p->nodes.n; i++) {
 		bool compiled = k->s->of_node[i] != NONE;

@@ -10,11 +10,6 @@
 
 #include "segment/compile.h"
 
-static clv_status fail_io(const char *what, const char *path)
-{
-	return fail(CLV_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
-}
-
 bool plain_file_name(const char *name)
 {
 	size_t n = strlen(name);
@@ -41,40 +36,6 @@ clv_status path_absolute(const char *path, char **out)
 	return strbuf_take(&b, out);
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------- */
-
-static clv_status make_one(const char *path)
-{
-	struct stat info;
-	if (mkdir(path, 0700) == 0)
-		return CLV_OK;
-	int why = errno;
-	if (stat(path, &info) == 0) {
-		if (S_ISDIR(info.st_mode))
-			return CLV_OK;
-		why = ENOTDIR;
-	}
-	errno = why;
-	return fail_io("make the folder", path);
-}
-
-clv_status folder_make(const char *path)
-{
-	clv_status st = CLV_OK;
-	char *copy = mem_strdup(path, strlen(path));
-	if (!copy)
-		return fail_nomem();
-	for (char *slash = copy; st == CLV_OK && *copy && (slash = strchr(slash + 1, '/'));) {
-		*slash = 0;
-		st = make_one(copy);
-		*slash = '/';
-	}
-	if (st == CLV_OK)
-		st = make_one(copy);
-	mem_free(copy);
-	return st;
-}
-
 clv_status folder_make_temporary(char **out)
 {
 	const char *base = getenv("TMPDIR");
@@ -90,8 +51,6 @@ clv_status folder_make_temporary(char **out)
 	*out = path;
 	return CLV_OK;
 }
-
-/* ---- removing ----------------------------------------------------------------------------------------------------- */
 
 static bool is_dot(const char *name)
 {
@@ -211,8 +170,6 @@ clv_status job_folder_make(const char *base, const char *name, char **out)
 	return CLV_OK;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------------ */
-
 /* ESTALE: the file became shorter. */
 static bool read_whole(int fd, uint8_t *to, size_t n)
 {
@@ -240,8 +197,7 @@ static clv_status read_open(int fd, const char *name, size_t most, uint8_t **dat
 		return fail(CLV_E_IO, "%s has %lld bytes, %zu are allowed", name, (long long)info.st_size, most);
 	*n = (size_t)info.st_size;
 	*data = mem_realloc(NULL, *n, 1);
-	if (!*data)
-		return fail_nomem();
+	TRY_MEM(*data);
 	if (read_whole(fd, *data, *n))
 		return CLV_OK;
 	mem_free(*data);
@@ -266,8 +222,6 @@ clv_status folder_read(const char *dir, const char *name, size_t most, uint8_t *
 	return st;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
-
 static bool write_whole(int fd, const char *from, size_t n)
 {
 	while (n) {
@@ -283,17 +237,17 @@ static bool write_whole(int fd, const char *from, size_t n)
 }
 
 /* Takes dir. */
-static bool write_at(int dir, const char *name, const char *beside, const void *data, size_t n)
+static bool write_at(int dir, const char *name, const char *temporary, const void *data, size_t n)
 {
-	unlinkat(dir, beside, 0);
-	int fd = openat(dir, beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	unlinkat(dir, temporary, 0);
+	int fd = openat(dir, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	bool good = fd >= 0 && write_whole(fd, data, n);
 	if (fd >= 0)
 		good = close(fd) == 0 && good;
-	good = good && renameat(dir, beside, dir, name) == 0;
+	good = good && renameat(dir, temporary, dir, name) == 0;
 	int why = errno;
 	if (!good && fd >= 0)
-		unlinkat(dir, beside, 0);
+		unlinkat(dir, temporary, 0);
 	close(dir);
 	errno = why;
 	return good;
@@ -302,18 +256,18 @@ static bool write_at(int dir, const char *name, const char *beside, const void *
 clv_status folder_write(const char *dir, const char *name, const void *data, size_t n)
 {
 	strbuf b = STRBUF_INIT;
-	char *beside;
+	char *temporary;
 	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return fail_io("open", dir);
 	strbuf_printf(&b, "%s.tmp", name);
-	clv_status st = strbuf_take(&b, &beside);
+	clv_status st = strbuf_take(&b, &temporary);
 	if (st != CLV_OK) {
 		close(fd);
 		return st;
 	}
-	if (!write_at(fd, name, beside, data, n))
+	if (!write_at(fd, name, temporary, data, n))
 		st = fail(CLV_E_IO, "cannot write %s/%s: %s", dir, name, strerror(errno));
-	mem_free(beside);
+	mem_free(temporary);
 	return st;
 }

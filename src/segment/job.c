@@ -9,19 +9,12 @@ enum { JOB_VERSION = 1 };
 
 /* ---- job.json ----------------------------------------------------------------------------------------------------- */
 
-static clv_status push_text(json_t *array, const char *s)
-{
-	json_t *text;
-	TRY(json_text(s, strlen(s), &text));
-	return json_push(array, text);
-}
-
 static clv_status put_texts(json_t *root, const char *key, const char *const *texts, uint32_t n)
 {
 	json_t *array = json_array();
 	TRY(json_put(root, key, array));
 	for (uint32_t i = 0; i < n; i++)
-		TRY(push_text(array, texts[i]));
+		TRY(json_push_string(array, texts[i]));
 	return CLV_OK;
 }
 
@@ -80,8 +73,7 @@ static clv_status describe_job(const job_spec *s, json_t *root)
 static clv_status job_text(const job_spec *s, bool threads, strbuf *out)
 {
 	json_t *root = json_object();
-	if (!root)
-		return fail_nomem();
+	TRY_MEM(root);
 	clv_status st = describe_job(s, root);
 	if (st == CLV_OK && threads)
 		st = json_put(root, "threads", json_integer(s->threads));

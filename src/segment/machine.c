@@ -78,7 +78,7 @@ clv_status machine_features(strbuf *out)
 	size_t n, shown = 0;
 	FILE *f = fopen("/proc/cpuinfo", "re");
 	if (!f)
-		return fail(CLV_E_IO, "cannot tell what this CPU can do: /proc/cpuinfo: %s", strerror(errno));
+		return fail(CLV_E_IO, "cannot read the features of this CPU: /proc/cpuinfo: %s", strerror(errno));
 	scan_cpuinfo(f, here);
 	fclose(f);
 	for (size_t i = 0; (word = next_word(&at, &n)); i++)

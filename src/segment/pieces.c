@@ -103,8 +103,7 @@ static clv_status finder_fill(finder *f, const artifact *a, const uint32_t *tens
 		f->mask = 2 * f->mask + 1;
 	f->table = mem_ids(f->mask + 1);
 	f->next = mem_ids(f->sources.n + 1);
-	if (!f->table || !f->next)
-		return fail_nomem();
+	TRY_MEM(f->table && f->next);
 	for (uint32_t i = 0; i < f->sources.n; i++) {
 		uint32_t *head = &f->table[slot(f, f->sources.at[i].hash)];
 		f->next[i] = *head;
@@ -201,8 +200,7 @@ static clv_status add_artifact_member(artifact *a, artifact_segment *s, const ch
 	mem_free(text);
 	TRY(st);
 	void *copy = mem_alloc(n + 1);
-	if (!copy)
-		return fail_nomem();
+	TRY_MEM(copy);
 	memcpy(copy, data, n);
 	m.data = copy;
 	st = vec_push(&a->tensors->buffers, copy);
@@ -376,8 +374,7 @@ static clv_status take_member(const artifact *a, const artifact_segment *s, cons
 	if (!other)
 		return CLV_OK; /* it goes with the rest */
 	char *name = mem_strdup(m->name, rest);
-	if (!name)
-		return fail_nomem();
+	TRY_MEM(name);
 	clv_status st = join_member(a, m, other, name, out);
 	mem_free(name);
 	return st;

@@ -1,4 +1,4 @@
-/* Reports what was compiled, what was not and why, as text for people and as JSON for programs.
+/* Reports which nodes were compiled, which were not and why, as text for people and as JSON for programs.
  *
  * Unknown numbers are left out, and so is a column without any. Numbers are printed by hand: printf's decimal point
  * depends on the locale. */
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/human.h"
+#include "base/member.h"
 #include "segment/segment.h"
 
 double coverage_share(const coverage *c)
@@ -398,62 +399,50 @@ clv_status report_text(const segment_report *r, strbuf *b)
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------------------- */
 
-static void put_json_key(strbuf *b, const char *key)
+/* Writes nothing where the number is not known. */
+static void put_known_int(strbuf *b, const char *key, int64_t n)
 {
-	char last = b->n ? b->at[b->n - 1] : '{';
-	strbuf_printf(b, "%s\"%s\": ", last == '{' || last == '[' ? "" : ", ", key);
+	if (n >= 0)
+		member_int(b, key, n);
 }
 
-static void put_json_text(strbuf *b, const char *key, const char *s)
+static void put_known_number(strbuf *b, const char *key, double x)
 {
-	if (!s)
-		return;
-	put_json_key(b, key);
-	strbuf_json(b, s, strlen(s));
+	if (isfinite(x))
+		member_number(b, key, x);
 }
 
-static void put_json_int(strbuf *b, const char *key, int64_t n)
+static void put_known_text(strbuf *b, const char *key, const char *s)
 {
-	if (n < 0)
-		return;
-	put_json_key(b, key);
-	strbuf_int(b, n);
-}
-
-static void put_json_number(strbuf *b, const char *key, double v)
-{
-	if (!isfinite(v))
-		return;
-	put_json_key(b, key);
-	strbuf_double(b, v);
+	if (s)
+		member_text(b, key, s);
 }
 
 static void put_json_segment(strbuf *b, const segment_row *x)
 {
-	strbuf_puts(b, b->n && b->at[b->n - 1] == '[' ? "{" : ", {");
-	put_json_text(b, "name", x->name);
-	put_json_text(b, "backend", x->backend);
-	put_json_int(b, "operators", x->nodes);
-	put_json_number(b, "flops", x->work);
-	put_json_int(b, "bytes_in", x->bytes_in);
-	put_json_int(b, "bytes_out", x->bytes_out);
-	put_json_int(b, "measured_bytes_in", x->measured_in);
-	put_json_int(b, "measured_bytes_out", x->measured_out);
-	put_json_number(b, "compile_s", x->compile_s);
-	put_json_int(b, "size", x->size);
-	put_json_number(b, "error", x->error);
-	put_json_number(b, "tolerance", x->tolerance);
-	put_json_number(b, "tape_ms", x->tape_ms);
-	put_json_number(b, "code_ms", x->code_ms);
-	put_json_text(b, "runs", x->on_tape ? "tape" : "compiled");
-	put_json_text(b, "reason", x->on_tape);
+	member_open(b, NULL, '{');
+	put_known_text(b, "name", x->name);
+	put_known_text(b, "backend", x->backend);
+	put_known_int(b, "operators", x->nodes);
+	put_known_number(b, "flops", x->work);
+	put_known_int(b, "bytes_in", x->bytes_in);
+	put_known_int(b, "bytes_out", x->bytes_out);
+	put_known_int(b, "measured_bytes_in", x->measured_in);
+	put_known_int(b, "measured_bytes_out", x->measured_out);
+	put_known_number(b, "compile_s", x->compile_s);
+	put_known_int(b, "size", x->size);
+	put_known_number(b, "error", x->error);
+	put_known_number(b, "tolerance", x->tolerance);
+	put_known_number(b, "tape_ms", x->tape_ms);
+	put_known_number(b, "code_ms", x->code_ms);
+	put_known_text(b, "runs", x->on_tape ? "tape" : "compiled");
+	put_known_text(b, "reason", x->on_tape);
 	strbuf_putc(b, '}');
 }
 
 static void put_json_segments(strbuf *b, const char *key, const segment_row *rows, uint32_t n)
 {
-	put_json_key(b, key);
-	strbuf_putc(b, '[');
+	member_open(b, key, '[');
 	for (uint32_t i = 0; i < n; i++)
 		put_json_segment(b, &rows[i]);
 	strbuf_putc(b, ']');
@@ -461,13 +450,13 @@ static void put_json_segments(strbuf *b, const char *key, const segment_row *row
 
 static void put_json_fallback(strbuf *b, const fallback_row *x)
 {
-	strbuf_puts(b, b->n && b->at[b->n - 1] == '[' ? "{" : ", {");
-	put_json_text(b, "op", x->op);
-	put_json_int(b, "count", x->count);
-	put_json_number(b, "flops", x->work);
-	put_json_text(b, "reason", x->reason);
-	put_json_text(b, "place", x->place && *x->place == ' ' ? x->place + 1 : x->place);
-	put_json_int(b, "boundaries", x->boundaries);
+	member_open(b, NULL, '{');
+	put_known_text(b, "op", x->op);
+	put_known_int(b, "count", x->count);
+	put_known_number(b, "flops", x->work);
+	put_known_text(b, "reason", x->reason);
+	put_known_text(b, "place", x->place && *x->place == ' ' ? x->place + 1 : x->place);
+	put_known_int(b, "boundaries", x->boundaries);
 	strbuf_putc(b, '}');
 }
 
@@ -475,21 +464,20 @@ clv_status report_json(const segment_report *r, strbuf *b)
 {
 	const coverage *c = r->covered;
 	strbuf_putc(b, '{');
-	put_json_text(b, "backend", r->backend);
-	put_json_number(b, "share", coverage_share(c));
-	put_json_int(b, "operators", c->nodes);
-	put_json_int(b, "compiled", c->compiled);
-	put_json_number(b, "flops", c->work);
-	put_json_number(b, "compiled_flops", c->compiled_work);
-	put_json_int(b, "bytes", c->bytes);
-	put_json_int(b, "measured_bytes", measured_bytes(r));
-	put_json_number(b, "eager_ms", r->eager_ms);
-	put_json_number(b, "tape_ms", r->tape_ms);
-	put_json_number(b, "traced_ms", r->traced_ms);
+	put_known_text(b, "backend", r->backend);
+	put_known_number(b, "share", coverage_share(c));
+	put_known_int(b, "operators", c->nodes);
+	put_known_int(b, "compiled", c->compiled);
+	put_known_number(b, "flops", c->work);
+	put_known_number(b, "compiled_flops", c->compiled_work);
+	put_known_int(b, "bytes", c->bytes);
+	put_known_int(b, "measured_bytes", measured_bytes(r));
+	put_known_number(b, "eager_ms", r->eager_ms);
+	put_known_number(b, "tape_ms", r->tape_ms);
+	put_known_number(b, "traced_ms", r->traced_ms);
 	put_json_segments(b, "segments", r->rows, r->nrows);
 	put_json_segments(b, "dropped", r->dropped, r->ndropped);
-	put_json_key(b, "fallbacks");
-	strbuf_putc(b, '[');
+	member_open(b, "fallbacks", '[');
 	for (uint32_t i = 0; i < c->rows.n; i++)
 		put_json_fallback(b, &c->rows.at[i]);
 	strbuf_puts(b, "]}\n");

@@ -1,4 +1,4 @@
-/* Reads what a compiler left in its folder.
+/* Reads the results of a compiler from its folder.
  *
  * It may have crashed, filled the disk, or be wrong: the outcome is a checked result, or a message for people. Only lack of
  * memory is an error here. */
@@ -14,8 +14,6 @@
 
 enum { JSON_MOST = 16 << 20, LOG_TAIL = 4000, LOG_LINES = 20, MEMBERS_MOST = 4096 };
 static const size_t member_most = (size_t)1 << 38;
-
-/* ---- texts -------------------------------------------------------------------------------------------------------- */
 
 /* What a program printed must not steer a terminal, and is text whatever it was. */
 static void put_printed(strbuf *b, const char *s, size_t n)
@@ -60,7 +58,7 @@ static void put_tail(strbuf *b, const char *s, size_t n)
 	if (!n)
 		return;
 	size_t from = tail_of(s, n);
-	strbuf_puts(b, "; the end of what it printed (compile.log):\n  ");
+	strbuf_puts(b, "; the end of its output (compile.log):\n  ");
 	put_lines(b, s + from, n - from, "\n  ");
 }
 
@@ -128,22 +126,18 @@ static clv_status fail_job(job *j, const child *c, const char *why)
 	return finish_message(j, &b);
 }
 
-/* ---- error.json --------------------------------------------------------------------------------------------------- */
-
-static clv_status read_culprits(job *j, const json_t *nodes)
+static clv_status read_blamed(job *j, const json_t *nodes)
 {
 	uint32_t n = (uint32_t)json_array_size(nodes);
-	j->culprits = mem_alloc((size_t)n * sizeof *j->culprits);
-	if (!j->culprits)
-		return fail_nomem();
+	j->blamed = mem_alloc((size_t)n * sizeof *j->blamed);
+	TRY_MEM(j->blamed);
 	for (uint32_t i = 0; i < n; i++) {
 		const json_t *name = json_array_get(nodes, i);
 		if (!json_is_string(name))
 			return fail(CLV_E_PARSE, "node %u of \"nodes\" is not a string", i);
-		j->culprits[i] = mem_strdup(json_string_value(name), json_string_length(name));
-		if (!j->culprits[i])
-			return fail_nomem();
-		j->nculprits++;
+		j->blamed[i] = mem_strdup(json_string_value(name), json_string_length(name));
+		TRY_MEM(j->blamed[i]);
+		j->nblamed++;
 	}
 	return CLV_OK;
 }
@@ -156,14 +150,12 @@ static clv_status read_error(job *j, const json_t *root)
 	if (nodes && !json_is_array(nodes))
 		return fail(CLV_E_PARSE, "\"nodes\" is not an array");
 	if (nodes)
-		TRY(read_culprits(j, nodes));
+		TRY(read_blamed(j, nodes));
 	j->argument = argument && !json_is_false(argument) && !json_is_null(argument);
 	strbuf b = STRBUF_INIT;
 	put_lines(&b, message, strlen(message), "\n");
 	return strbuf_take(&b, &j->message);
 }
-
-/* ---- result.json -------------------------------------------------------------------------------------------------- */
 
 static clv_status read_result_member(job *j, const json_t *entry)
 {
@@ -210,8 +202,6 @@ static clv_status read_result(job *j, const json_t *root)
 	return read_result_members(j, root);
 }
 
-/* ---- both --------------------------------------------------------------------------------------------------------- */
-
 /* CLV_E_NOT_FOUND: there is no such file. */
 static clv_status read_json(job *j, const char *name, clv_status (*read)(job *, const json_t *))
 {
@@ -229,20 +219,20 @@ static clv_status read_json(job *j, const char *name, clv_status (*read)(job *, 
 	return st == CLV_OK ? st : fail_more(st, "%s is wrong", name);
 }
 
-static void drop_culprits(job *j)
+static void drop_blamed(job *j)
 {
-	for (uint32_t i = 0; i < j->nculprits; i++)
-		mem_free(j->culprits[i]);
-	mem_free(j->culprits);
-	j->culprits = NULL;
-	j->nculprits = 0;
+	for (uint32_t i = 0; i < j->nblamed; i++)
+		mem_free(j->blamed[i]);
+	mem_free(j->blamed);
+	j->blamed = NULL;
+	j->nblamed = 0;
 }
 
 void job_free(job *j)
 {
 	compiled_free(&j->made);
 	mem_free(j->message);
-	drop_culprits(j);
+	drop_blamed(j);
 	j->message = NULL;
 }
 
@@ -254,7 +244,7 @@ static clv_status take_error(job *j, const child *c, const char *without)
 		j->state = JOB_FAILED;
 		return CLV_OK;
 	}
-	drop_culprits(j);
+	drop_blamed(j);
 	if (st == CLV_E_NOMEM)
 		return st;
 	return fail_job(j, c, st == CLV_E_NOT_FOUND ? without : status_message());

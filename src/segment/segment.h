@@ -7,8 +7,7 @@
  * segment or on the tape.
  *
  * coverage.c counts what is compiled, report.c prints it. Nothing here needs torch. */
-#ifndef SEGMENT_SEGMENT_H
-#define SEGMENT_SEGMENT_H
+#pragma once
 
 #include <math.h>
 
@@ -137,5 +136,3 @@ clv_status report_json(const segment_report *r, strbuf *b); /* the same as one o
 
 /* Share of the work that is compiled, in 0 … 1; by nodes where nothing has work, 1 where there is nothing. */
 double coverage_share(const coverage *c);
-
-#endif

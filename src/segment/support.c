@@ -12,7 +12,7 @@
 static const struct {
 	const char *name;
 	support_fn fn;
-} built_in[] = {{"inductor", support_inductor}, {"openvino", support_openvino}};
+} built_in[] = {{"inductor", support_inductor}, {"openvino", support_openvino}, {"native", support_native}};
 
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
@@ -170,8 +170,7 @@ static str_id node_device(const plan *p, node_id n)
 static clv_status common_device(const plan *p, const char *const *no, str_id *out)
 {
 	uint32_t *count = mem_alloc(((size_t)p->strs.n + 1) * sizeof *count);
-	if (!count)
-		return fail_nomem();
+	TRY_MEM(count);
 	*out = NONE;
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		str_id d = no[n] ? NONE : node_device(p, n);

@@ -1,6 +1,5 @@
 /* Which nodes each built-in back end takes. */
-#ifndef SEGMENT_SUPPORT_H
-#define SEGMENT_SUPPORT_H
+#pragma once
 
 #include "segment/segment.h"
 
@@ -8,7 +7,6 @@
    (support_obstacle) it need not look at. */
 typedef clv_status (*support_fn)(const plan *p, const support_spec *s, const char **no, arena *a);
 
+clv_status support_native(const plan *p, const support_spec *s, const char **no, arena *a);
 clv_status support_inductor(const plan *p, const support_spec *s, const char **no, arena *a);
 clv_status support_openvino(const plan *p, const support_spec *s, const char **no, arena *a);
-
-#endif

@@ -1,4 +1,4 @@
-/* What AOTInductor takes: nearly all of PyTorch's own operators (ops.def has the exceptions), on tensors of plain types.
+/* Which nodes AOTInductor takes: nearly all of PyTorch's own operators (ops.def has the exceptions), on tensors of plain types.
  *
  * Known problems are refused here rather than when a segment compiles: a segment that does not compile is bisected until
  * the bad node is found, which takes long. */
@@ -11,8 +11,6 @@ static const char *refused_op(const char *text)
 	op_name o = op_split(text);
 	return op_in(&o, "aten") ? op_listed(INDUCTOR_REFUSE, &o) : "is no operator of PyTorch itself";
 }
-
-/* ---- types ------------------------------------------------------------------------------------------------------------- */
 
 static const char *refused_type(dtype d)
 {
@@ -47,8 +45,6 @@ static void check_type(void *ctx, value_id v)
 		w->no = refused_type((dtype)x->dtype);
 }
 
-/* ---- sizes ------------------------------------------------------------------------------------------------------------- */
-
 static const value *tensor_arg(const plan *p, const node *x, uint32_t i)
 {
 	const arg *a = i < x->nargs ? &p->args.at[x->args + i] : NULL;
@@ -82,8 +78,6 @@ static const char *refused_sizes(const plan *p, const node *x, const support_spe
 	return NULL;
 }
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------------- */
-
 static const char *refused_node(const plan *p, node_id n, const support_spec *s)
 {
 	node_walk w = {p, NULL};
@@ -97,8 +91,7 @@ clv_status support_inductor(const plan *p, const support_spec *s, const char **n
 	static const char unseen[] = "";
 	(void)a;
 	const char **by_op = mem_alloc(((size_t)p->strs.n + 1) * sizeof *by_op); /* an operator is looked up once */
-	if (!by_op)
-		return fail_nomem();
+	TRY_MEM(by_op);
 	for (uint32_t i = 0; i < p->strs.n; i++)
 		by_op[i] = unseen;
 	for (node_id n = 0; n < p->nodes.n; n++) {

@@ -1,4 +1,4 @@
-/* What OpenVINO takes: operators of the table, on types that it computes as torch does.
+/* Which nodes OpenVINO takes: operators of the table, on types that it computes as torch does.
  *
  * On the CPU it computes i64 in 32 bits, f64 in f32, and small integers without wrapping around. So i64 is taken only for
  * indices, which are smaller than a size, or for results of operators that make such; integers other than i32 and bool
@@ -186,8 +186,7 @@ clv_status support_openvino(const plan *p, const support_spec *s, const char **n
 	(void)s;
 	(void)a;
 	bool *small = mem_alloc((size_t)p->values.n + 1);
-	if (!small)
-		return fail_nomem();
+	TRY_MEM(small);
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		walk w = {.p = p, .small = small, .op = op_split(plan_s(p, p->nodes.at[n].op)), .small_so_far = true};
 		w.found = refuse_name(w.op);

@@ -240,31 +240,31 @@ static clv_status find_parts(unit_walk *w)
 	return st;
 }
 
-static clv_status tie_reason(unit_walk *w, node_id culprit, const char **out)
+static clv_status tie_reason(unit_walk *w, node_id left_out, const char **out)
 {
 	strbuf b = STRBUF_INIT;
-	strbuf_printf(&b, TIED "%s (%s), which is not compiled", node_name(w->names, culprit),
-	              plan_s(w->p, w->p->nodes.at[culprit].op));
+	strbuf_printf(&b, TIED "%s (%s), which is not compiled", node_name(w->names, left_out),
+	              plan_s(w->p, w->p->nodes.at[left_out].op));
 	return arena_take(w->arena, &b, out);
 }
 
-/* Components with a culprit become single nodes, and what is tied in them gets the reason. */
-static clv_status take_apart(unit_walk *w, node_id *culprit /* per part */, const char **why /* per part */)
+/* Components with a node that is left out become single nodes, and what is tied in them gets the reason. */
+static clv_status take_apart(unit_walk *w, node_id *left_out /* per part */, const char **why /* per part */)
 {
 	uint32_t n = w->p->nodes.n;
 	for (node_id k = n; k-- > 0;)
 		if (w->reason[k])
-			culprit[w->part_of[k]] = k;
+			left_out[w->part_of[k]] = k;
 	for (node_id k = 0; k < n; k++) {
 		uint32_t part = w->part_of[k];
-		if (culprit[part] == NONE)
+		if (left_out[part] == NONE)
 			continue;
 		if (w->tied[k] && !w->reason[k]) {
 			if (!why[part])
-				TRY(tie_reason(w, culprit[part], &why[part]));
+				TRY(tie_reason(w, left_out[part], &why[part]));
 			w->reason[k] = why[part];
 		}
-		if (k != culprit[part])
+		if (k != left_out[part])
 			w->part_of[k] = w->nparts++; /* never more than nodes + parts */
 	}
 	return CLV_OK;
@@ -272,10 +272,10 @@ static clv_status take_apart(unit_walk *w, node_id *culprit /* per part */, cons
 
 static clv_status split_parts(unit_walk *w)
 {
-	node_id *culprit = arena_ids(&w->scratch, w->nparts);
+	node_id *left_out = arena_ids(&w->scratch, w->nparts);
 	const char **why = arena_array(&w->scratch, w->nparts, sizeof *why);
 	TRY(arena_status(&w->scratch));
-	return take_apart(w, culprit, why);
+	return take_apart(w, left_out, why);
 }
 
 /* Numbers parts by their first node, so that the order of units stays near the plan's. */

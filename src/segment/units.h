@@ -1,6 +1,5 @@
 /* Units and the graph of them, and the work and bytes of a plan at given sizes: shared by the files of this folder. */
-#ifndef SEGMENT_UNITS_H
-#define SEGMENT_UNITS_H
+#pragma once
 
 #include "base/digraph.h"
 #include "segment/segment.h"
@@ -46,5 +45,3 @@ static inline int64_t add_bytes(int64_t a, int64_t b)
 	int64_t sum;
 	return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }
-
-#endif

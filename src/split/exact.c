@@ -391,7 +391,7 @@ static clv_status no_cut(exact *x)
 	if (x->must[SUFFIX][last])
 		return fail(CLV_E_UNSUPPORTED, "%s must be in the prefix, and it needs %s, which must be in the suffix",
 		            node_name(names, first), node_name(names, last));
-	return fail(CLV_E_UNSUPPORTED, "%s must be in the prefix, but what %s makes is needed after it and cannot cross",
+	return fail(CLV_E_UNSUPPORTED, "%s must be in the prefix, but the result of %s is needed after it and cannot cross",
 	            node_name(names, first), node_name(names, last));
 }
 

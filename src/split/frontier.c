@@ -39,6 +39,11 @@ bool moves(const plan *p, value_id v)
 }
 
 /* A size may come out negative at these symbols; it counts as 0. */
+static int64_t at_most_64(__int128 n)
+{
+	return n < INT64_MAX ? (int64_t)n : INT64_MAX;
+}
+
 static int64_t product_of_sizes(const clv_frontiers *f, value_id v, int64_t n)
 {
 	const value *x = &f->p->values.at[v];
@@ -51,6 +56,13 @@ static int64_t product_of_sizes(const clv_frontiers *f, value_id v, int64_t n)
 	return n;
 }
 
+/* Bytes in a payload; of q1 … q8 at most. */
+static int64_t sent_bytes(const clv_frontiers *f, value_id v, encoding e)
+{
+	__int128 n = product_of_sizes(f, v, 1), bits = encoded_bits(e, (dtype)f->p->values.at[v].dtype);
+	return n == INT64_MAX ? INT64_MAX : at_most_64((n * bits + 7) / 8);
+}
+
 int64_t value_bytes_at(const clv_frontiers *f, value_id v)
 {
 	return product_of_sizes(f, v, dtype_bits((dtype)f->p->values.at[v].dtype) / 8);
@@ -61,11 +73,6 @@ void last_writers(const plan *p, node_id *writer)
 	for (node_id k = 0; k < p->nodes.n; k++)
 		for (uint32_t w = 0; w < p->nodes.at[k].nwrites; w++)
 			writer[alias_root(p, p->ids.at[p->nodes.at[k].writes + w])] = k;
-}
-
-static int64_t at_most_64(__int128 n)
-{
-	return n < INT64_MAX ? (int64_t)n : INT64_MAX;
 }
 
 /* ---- what crosses ---------------------------------------------------------------------------------------------------- */
@@ -114,10 +121,8 @@ static void add_change(change *c, int64_t sign, const clv_frontiers *f, value_id
 	c->tensors += sign;
 	c->passthrough += x->kind == VALUE_INPUT ? sign : 0;
 	c->bytes += (__int128)sign * value_bytes_at(f, v);
-	for (int e = 0; e < ENC_COUNT; e++) {
-		dtype d = (dtype)x->dtype, as = encoding_applies((encoding)e, d) ? encoding_dtype((encoding)e, d) : d;
-		c->sent[e] += (__int128)sign * product_of_sizes(f, v, dtype_bits(as) / 8);
-	}
+	for (int e = 0; e < ENC_COUNT; e++)
+		c->sent[e] += (__int128)sign * sent_bytes(f, v, (encoding)e);
 }
 
 /* A value crosses at positions k with born <= k < last. */

@@ -1,6 +1,5 @@
-/* What the files of this folder share: the record of all frontiers of a plan. */
-#ifndef SPLIT_FRONTIER_H
-#define SPLIT_FRONTIER_H
+/* Shared by this folder: the record of all frontiers of a plan. */
+#pragma once
 
 #include <pthread.h>
 
@@ -112,5 +111,3 @@ double objective_value(const frontier *c, const clv_objective *o);         /* wh
 bool objective_allows(const frontier *c, const clv_objective *o);          /* safe, and meets the constraints */
 clv_status objective_explain(const clv_frontiers *f, uint32_t i, const clv_objective *o); /* what frontier i misses */
 clv_status objective_unmet(const clv_frontiers *f, const clv_objective *o); /* why no frontier is allowed */
-
-#endif

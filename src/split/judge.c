@@ -21,8 +21,6 @@ typedef struct judgement {
 	state_list states;
 } judgement;
 
-/* ---- reasons --------------------------------------------------------------------------------------------------------- */
-
 /* "%3", "%0 (x)" */
 static void print_value(const plan *p, value_id v, strbuf *b)
 {
@@ -111,8 +109,6 @@ static clv_status make_reason(const judgement *j, uint32_t about, sayer say, con
 	return st;
 }
 
-/* ---- marking --------------------------------------------------------------------------------------------------------- */
-
 /* Halves the way it goes, so that all searches together are as good as linear. */
 static node_id next_open(node_id *open, node_id k)
 {
@@ -135,8 +131,6 @@ static clv_status mark_unsafe(judgement *j, uint32_t about, node_id first, node_
 	}
 	return CLV_OK;
 }
-
-/* ---- memory that is written ------------------------------------------------------------------------------------------ */
 
 static void add_older(void *ctx, value_id v)
 {
@@ -175,8 +169,6 @@ static clv_status judge_memory(judgement *j, value_id root)
 	}
 	return CLV_OK;
 }
-
-/* ---- all --------------------------------------------------------------------------------------------------------------- */
 
 /* Only tensors can be sent: what a node makes on the host, and tensors without ordinary memory, stay on their side. */
 static clv_status judge_value(judgement *j, value_id v)

@@ -1,8 +1,7 @@
 /* Minimum cuts of a network: which vertices stay with the source when the cheapest edges are cut.
  *
  * Only numbers: what vertices and edges mean is the caller's. */
-#ifndef SPLIT_MINCUT_H
-#define SPLIT_MINCUT_H
+#pragma once
 
 #include "base/mem.h"
 
@@ -36,5 +35,3 @@ void network_cut(network *net, bool *with_source /* by vertex */, int64_t *capac
 /* A path from source to sink over edges that are never cut, as vertices, source and sink not among them; its length, 0 if
    there is none (or source and sink touch). Before network_cut. */
 uint32_t network_uncuttable(network *net, uint32_t *path /* room for all vertices */);
-
-#endif

@@ -1,4 +1,4 @@
-/* Objectives: what a good frontier is, and which frontiers are allowed.
+/* Objectives: the cost of a frontier, and which frontiers are allowed.
  *
  * A measure is a number of a frontier; what is minimised is one, and every constraint bounds one. */
 #include "split/frontier.h"
@@ -9,8 +9,6 @@
 
 #include "base/human.h"
 #include "base/options.h"
-
-/* ---- measures -------------------------------------------------------------------------------------------------------- */
 
 typedef double (*measure_fn)(const frontier *c, const clv_objective *o);
 
@@ -85,8 +83,6 @@ double objective_value(const frontier *c, const clv_objective *o)
 	return (o->minimize ? goal_named(o->minimize) : boundary_bytes)(c, o);
 }
 
-/* ---- constraints ----------------------------------------------------------------------------------------------------- */
-
 typedef struct constraint {
 	const char *name;    /* as the user gives it */
 	const char *measure; /* what it bounds */
@@ -140,8 +136,6 @@ bool objective_allows(const frontier *c, const clv_objective *o)
 	return !c->unsafe && meets_all(q, NULL, c, o);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------------- */
-
 /* It asks about latency. */
 static bool is_timed(const clv_objective *o)
 {
@@ -151,9 +145,10 @@ static bool is_timed(const clv_objective *o)
 static clv_status check_compression(const clv_objective *o)
 {
 	encoding e;
-	if (!o->compress || (encoding_parse(o->compress, &e) && encoding_applies(e, DT_F32)))
+	if (!o->compress || (encoding_parse(o->compress, &e) && encoded_bits(e, DT_F32) < dtype_bits(DT_F32)))
 		return CLV_OK;
-	return fail(CLV_E_INVALID, "compress is \"fp16\", \"bf16\" or \"int8\", whose size is known ahead, not \"%s\"",
+	return fail(CLV_E_INVALID,
+	            "compress is \"fp16\", \"bf16\", \"int8\" or \"q1\" to \"q8\", whose size is known ahead, not \"%s\"",
 	            o->compress);
 }
 
@@ -168,7 +163,7 @@ static clv_status check_goal(const clv_objective *o)
 	for (size_t i = 0; i < GOALS; i++)
 		strbuf_printf(&b, "%s%s", i ? ", " : "", goals[i].name);
 	TRY(strbuf_take(&b, &list));
-	clv_status st = fail(CLV_E_INVALID, "\"%s\" cannot be minimised; what can: %s", o->minimize, list);
+	clv_status st = fail(CLV_E_INVALID, "\"%s\" cannot be minimised; choose one of %s", o->minimize, list);
 	mem_free(list);
 	return st;
 }
@@ -209,8 +204,6 @@ clv_status objective_read(const clv_objective *given, clv_objective *out)
 	*out = o;
 	return CLV_OK;
 }
-
-/* ---- not cutting ----------------------------------------------------------------------------------------------------- */
 
 /* The whole model on one side, as a frontier: nothing crosses, or the inputs do, as they are. */
 static frontier uncut(const clv_frontiers *f, enum side where)
@@ -289,8 +282,6 @@ clv_status clv_frontiers_advice(const clv_frontiers *f, uint32_t i, const clv_ob
 	put_advice(&b, f, &l);
 	return strbuf_take(&b, out);
 }
-
-/* ---- saying why not -------------------------------------------------------------------------------------------------- */
 
 enum { NUMBER = 40 };
 

@@ -37,6 +37,7 @@ typedef struct ordering {
 	state_of world;
 	outside inputs, externals;
 	node_id draw, now;
+	bool reads; /* only what nodes read counts */
 	clv_status st;
 } ordering;
 
@@ -108,7 +109,7 @@ static void add_once(ordering *o, outside *at, bool writer)
 static void use_outside(void *ctx, value_id v)
 {
 	ordering *o = ctx;
-	outside *at = place_of(o, v);
+	outside *at = o->reads ? NULL : place_of(o, v);
 	if (!at)
 		return;
 	keep_all(o, o->inputs.writers.at, o->inputs.writers.n);
@@ -173,7 +174,7 @@ static void order_node(ordering *o)
 	}
 	if (looks_at_data(p, o->now))
 		change_state(o, &o->world);
-	else if (leaves_a_trace(p, o->now))
+	else if (leaves_a_trace(p, o->now) && !o->reads)
 		use_state(o, &o->world);
 	else
 		keep_pair(o, o->world.change);
@@ -192,9 +193,9 @@ static clv_status order_all(ordering *o)
 	return o->st;
 }
 
-clv_status order_of_effects(const plan *p, order_pairs *out)
+static clv_status find_order(const plan *p, bool reads, order_pairs *out)
 {
-	ordering o = {.p = p, .out = out, .world = {NONE, NONE}, .draw = NONE};
+	ordering o = {.p = p, .out = out, .world = {NONE, NONE}, .draw = NONE, .reads = reads};
 	o.written = mem_alloc((p->values.n + 1) * sizeof *o.written);
 	o.memory = mem_alloc((p->values.n + 1) * sizeof *o.memory);
 	clv_status st = o.written && o.memory ? order_all(&o) : fail_nomem();
@@ -206,4 +207,14 @@ clv_status order_of_effects(const plan *p, order_pairs *out)
 	vec_free(&o.externals.users);
 	vec_free(&o.externals.writers);
 	return st;
+}
+
+clv_status order_of_effects(const plan *p, order_pairs *out)
+{
+	return find_order(p, false, out);
+}
+
+clv_status order_of_reads(const plan *p, order_pairs *out)
+{
+	return find_order(p, true, out);
 }

@@ -1,6 +1,5 @@
 /* State: tensors of the model that its forward changes, and which nodes have a part in that. */
-#ifndef SPLIT_STATE_H
-#define SPLIT_STATE_H
+#pragma once
 
 #include "plan/plan.h"
 
@@ -28,5 +27,3 @@ typedef struct state_list {
 /* Linear in the plan. Caller frees, also on failure. */
 clv_status find_state(const plan *p, state_list *out /* empty */);
 void state_list_free(state_list *s);
-
-#endif

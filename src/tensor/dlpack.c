@@ -135,8 +135,7 @@ clv_status clv_tensor_to_dlpack(const clv_tensor *t, struct DLManagedTensor **ou
 	TRY(write_type(t, &d));
 	TRY(write_device(t, &d));
 	outgoing *o = mem_alloc(sizeof *o + (2 * (size_t)t->m.ndim + 1) * sizeof *o->dims);
-	if (!o)
-		return fail_nomem();
+	TRY_MEM(o);
 	d.data = t->data;
 	d.ndim = (int32_t)t->m.ndim;
 	d.shape = o->dims;

@@ -1,6 +1,5 @@
 /* The part of DLPack (github.com/dmlc/dlpack, as of version 1.1) that tensors cross with: a stable binary interface. */
-#ifndef TENSOR_DLPACK_H
-#define TENSOR_DLPACK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -40,5 +39,3 @@ typedef struct DLManagedTensor {
 	void *manager_ctx;
 	void (*deleter)(struct DLManagedTensor *self); /* may be NULL */
 } DLManagedTensor;
-
-#endif

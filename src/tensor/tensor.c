@@ -13,6 +13,13 @@ void *slot_get(engine_slot *s, slot_drop mine)
 	return __atomic_load_n(&s->drop, __ATOMIC_ACQUIRE) == mine ? __atomic_load_n(&s->ref, __ATOMIC_ACQUIRE) : NULL;
 }
 
+bool tensor_is_same(const clv_tensor *a, const clv_tensor *b)
+{
+	slot_drop mine = a && b ? __atomic_load_n(&a->slot.drop, __ATOMIC_ACQUIRE) : NULL;
+	void *ref = mine ? slot_get((engine_slot *)&a->slot, mine) : NULL;
+	return a == b || (ref && ref == slot_get((engine_slot *)&b->slot, mine));
+}
+
 void *slot_keep(engine_slot *s, slot_drop mine, void *ref)
 {
 	slot_drop other = NULL;
@@ -44,8 +51,7 @@ enum { ALIGN = 64 }; /* of own memory: a line of the cache, and the widest vecto
 clv_status tensor_memory_wrap(void *base, size_t n, bool fixed, void (*release)(void *), void *ctx, tensor_memory **out)
 {
 	tensor_memory *m = mem_alloc(sizeof *m);
-	if (!m)
-		return fail_nomem();
+	TRY_MEM(m);
 	m->refs = 1;
 	m->base = base;
 	m->bytes = n;
@@ -83,6 +89,10 @@ void tensor_memory_unref(tensor_memory *m)
 	if (!m || !is_last(&m->refs))
 		return;
 	slot_empty(&m->slot);
+	if (m->store) {
+		memory_store_give(m);
+		return;
+	}
 	if (m->release)
 		m->release(m->ctx);
 	mem_free(m);
@@ -142,11 +152,20 @@ static const quantiser *quantiser_copy(const quantiser *from)
 	return q;
 }
 
+/* Zeroed; beside its memory where there is room. */
+static clv_tensor *tensor_place(tensor_memory *m)
+{
+	clv_tensor *t = m ? __atomic_exchange_n(&m->room, NULL, __ATOMIC_ACQ_REL) : NULL;
+	if (!t)
+		return mem_alloc(sizeof *t);
+	*t = (clv_tensor){.beside = true};
+	return t;
+}
+
 clv_status tensor_over(tensor_memory *m, void *data, const tensor_form *s, clv_tensor **out)
 {
-	clv_tensor *t = mem_alloc(sizeof *t);
-	if (!t)
-		return fail_nomem();
+	clv_tensor *t = tensor_place(m);
+	TRY_MEM(t);
 	t->refs = 1;
 	t->m.sizes = t->few;
 	strncpy(t->device, s->device ? s->device : "cpu", sizeof t->device - 1);
@@ -208,12 +227,14 @@ void clv_tensor_free(clv_tensor *t)
 {
 	if (!t || !is_last(&t->refs))
 		return;
+	tensor_memory *m = t->memory;
 	slot_empty(&t->slot);
-	tensor_memory_unref(t->memory);
 	if (t->m.sizes != t->few)
 		mem_free((void *)t->m.sizes);
 	mem_free((void *)t->quantiser);
-	mem_free(t);
+	if (!t->beside)
+		mem_free(t);
+	tensor_memory_unref(m);
 }
 
 /* ---- what it is -------------------------------------------------------------------------------------------------- */

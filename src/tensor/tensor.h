@@ -3,8 +3,7 @@
  *
  * A memory is counted and shared by the tensors on it. An engine that has tensors of its own keeps its form of a tensor in a
  * slot of it, so that it is wrapped once; what an engine made may have no memory of ours at all, and lives in the slot. */
-#ifndef TENSOR_TENSOR_H
-#define TENSOR_TENSOR_H
+#pragma once
 
 #include "base/status.h"
 #include "plan/plan.h"
@@ -28,6 +27,7 @@ void *slot_get(engine_slot *s, slot_drop mine); /* borrowed; NULL: this engine h
    has the slot. */
 void *slot_keep(engine_slot *s, slot_drop mine, void *ref);
 
+typedef struct memory_store memory_store;
 typedef struct tensor_memory {
 	uint32_t refs;
 	char *base;
@@ -37,6 +37,8 @@ typedef struct tensor_memory {
 	engine_slot slot; /* for what tensors on the memory share in an engine */
 	void (*release)(void *ctx);
 	void *ctx;
+	memory_store *store; /* where it goes when nothing uses it any more; NULL: it is freed */
+	clv_tensor *room;    /* for one tensor on it, which nobody has taken yet; NULL: there is none */
 } tensor_memory;
 
 clv_status tensor_memory_new(size_t n, tensor_memory **out); /* aligned for kernels; no values yet */
@@ -45,6 +47,16 @@ clv_status tensor_memory_wrap(void *base, size_t n, bool fixed, void (*release)(
                               tensor_memory **out);
 tensor_memory *tensor_memory_ref(tensor_memory *m);
 void tensor_memory_unref(tensor_memory *m); /* NULL is allowed */
+
+/* store.c. Memories that are used again, with a tensor beside each: one that nothing uses any more waits for the next call
+   that wants as many bytes. Any thread may give one back, also after the store was closed. */
+clv_status memory_store_new(memory_store **out);
+void memory_store_close(memory_store *s); /* NULL is allowed */
+/* So many bytes may wait from now on, if that is more than before; memories that waited longest are freed first. */
+void memory_store_keep(memory_store *s, size_t bytes);
+size_t memory_store_cost(size_t n); /* what a memory of n bytes counts as */
+clv_status memory_store_take(memory_store *s, size_t n, tensor_memory **out);
+void memory_store_give(tensor_memory *m); /* by tensor_memory_unref alone */
 
 /* What there is to know of a tensor without its elements; all of it borrowed. */
 typedef struct tensor_meta {
@@ -61,6 +73,7 @@ struct clv_tensor {
 	tensor_meta m; /* sizes and strides are in `few`, or allocated */
 	bool lazy;     /* conj or neg: the elements are not what the bytes say */
 	bool requires_grad;
+	bool beside; /* it lies beside its memory, and goes with it */
 	char device[DEVICE_TEXT];
 	void *data;                 /* the first element, on the device; NULL: there is none, or no plain memory */
 	const void *base;           /* the first byte of the memory that it is in: tensors that share it have the same */
@@ -97,6 +110,8 @@ static inline size_t dtype_bytes(uint8_t d)
 }
 bool tensor_is_contiguous(const tensor_meta *m); /* row-major, dimensions of size 1 ignored */
 int64_t tensor_numel(const clv_tensor *t);
+/* One and the same: also where an engine's tensor was wrapped twice. */
+bool tensor_is_same(const clv_tensor *a, const clv_tensor *b);
 bool tensor_is_plain(const clv_tensor *t); /* its elements are bytes of the CPU's memory */
 static inline bool tensor_is_fixed(const clv_tensor *t)
 {
@@ -116,5 +131,4 @@ clv_status tensor_check_like(const clv_tensor *want, const clv_tensor *got, cons
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -4,8 +4,8 @@
 
 core.txt and cleave.txt have every symbol that libcleave-core and libcleave export: the functions of cleave.h and
 nothing else. layout.txt has sizes and offsets of the public structs and the numbers of the enumerators. The core may
-need libc, libm, jansson, METIS, zstd and libcrypto alone. Every function of the header has a comment; one that changes
-a handle says what threads may do, and every handle that is given out has its _free.
+need libc, libm, jansson, METIS, zstd, OpenSSL, nghttp2 and zlib alone. Every function of the header has a comment; one
+that changes a handle says what threads may do, and every handle that is given out has its _free.
 --update (`make abi`) rewrites the lists, and says which changes break programs that are built already.
 """
 
@@ -132,11 +132,15 @@ def foreign(library: Path) -> list[str]:
     wrong = []
     for line in output("nm", "-D", "--undefined-only", str(library)):
         kind, name = line.split()[-2:]
-        if kind not in "wv" and not re.search(r"@+(GLIBC|GCC|OPENSSL)_|^json_|^METIS_|^ZSTD_", name):
-            wrong.append(f"{library.name} needs {name}, which is not in libc, libm, jansson, METIS, zstd or libcrypto")
+        if kind not in "wv" and not re.search(
+            r"@+(GLIBC|GCC|OPENSSL)_|^json_|^METIS_|^ZSTD_|^nghttp2_|^(in|de)flate", name
+        ):
+            known = "libc, libm, jansson, METIS, zstd, OpenSSL, nghttp2 or zlib"
+            wrong.append(f"{library.name} needs {name}, which is not in {known}")
     for line in output("objdump", "-p", str(library)):
         needed = re.match(r"\s*NEEDED\s+(\S+)", line)
-        if needed and not re.match(r"(lib(c|m|jansson|metis|zstd|crypto|pthread|gcc_s)\.so|ld-linux)", needed[1]):
+        allowed = r"(lib(c|m|jansson|metis|zstd|crypto|ssl|nghttp2|z|pthread|gcc_s)\.so|ld-linux)"
+        if needed and not re.match(allowed, needed[1]):
             wrong.append(f"{library.name} loads {needed[1]}")
     return wrong
 

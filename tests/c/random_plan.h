@@ -480,6 +480,19 @@ static inline void any_rebinds(maker *m)
 	}
 }
 
+static inline void any_groups(maker *m)
+{
+	for (node_id n = 0; n + 2 <= m->p->nodes.n; n++) {
+		node_span s = {n, n + 2 + (n + 3 <= m->p->nodes.n && chance(m, 50))};
+		node_id at;
+		value_id space;
+		if (chance(m, 30) || group_fault(m->p, s, &at, &space))
+			continue;
+		OK(vec_push(&m->p->groups, s));
+		n = s.end - 1;
+	}
+}
+
 static inline plan *random_plan(uint64_t seed)
 {
 	static const char *const symbols[] = {"B", "seq_len", "H2"};
@@ -507,6 +520,7 @@ static inline plan *random_plan(uint64_t seed)
 	}
 	any_trees(&m);
 	any_rebinds(&m);
+	any_groups(&m);
 	return m.p;
 }
 

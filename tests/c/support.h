@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
@@ -84,6 +85,14 @@ static inline uint64_t sweep_each(clv_status (*attempt)(const void *ctx), const 
 static inline uint64_t sweep_faults(clv_status (*attempt)(const void *ctx), const void *ctx, clv_status want)
 {
 	return sweep_each(attempt, ctx, want, false);
+}
+
+/* Of n random trials those that this run makes: a twentieth with CLEAVE_TESTS_SHARE=20, where a processor is emulated. */
+static inline int64_t some_of(int64_t n)
+{
+	const char *share = getenv("CLEAVE_TESTS_SHARE");
+	long by = share ? strtol(share, NULL, 10) : 1;
+	return by > 1 ? n / by + 1 : n;
 }
 
 /* splitmix64: the same numbers everywhere. */

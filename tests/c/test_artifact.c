@@ -144,16 +144,17 @@ static artifact *no_weights_sample(void)
 	return a;
 }
 
-static void without_an_engine_nothing_runs(void **state)
+static void what_no_engine_takes_does_not_run(void **state)
 {
 	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
 	clv_runtime *r = NULL;
 	(void)state;
-	artifact *a = no_weights_sample();
+	artifact *a = new_artifact("cleave-plan 1\nmodel \"Net\"\ninput %0 f32[2] name=\"x\"\n"
+	                           "%1 = aten::strange(%0) -> f32[2]\noutput %1\n");
 	OK(artifact_ready(a));
-	FAILS(clv_runtime_create(a, NULL, &r), CLV_E_UNSUPPORTED, "this library has no engine");
+	FAILS(clv_runtime_create(a, NULL, &r), CLV_E_UNSUPPORTED, "no engine here runs this file; native does not take");
 	o.engine = "tape";
-	FAILS(clv_runtime_create(a, &o, &r), CLV_E_NOT_FOUND, "there is no engine \"tape\" here; there are auto");
+	FAILS(clv_runtime_create(a, &o, &r), CLV_E_NOT_FOUND, "there is no engine \"tape\" here; there are auto, native");
 	assert_null(r);
 	artifact_free(a);
 }
@@ -614,7 +615,7 @@ static void a_newer_major_version_is_refused_and_a_newer_minor_one_read(void **s
 	OK(open_version(i, ARTIFACT_MAJOR, ARTIFACT_MINOR));
 	OK(open_version(i, ARTIFACT_MAJOR, ARTIFACT_MINOR + 7));
 	FAILS(open_version(i, ARTIFACT_MAJOR + 1, 3), CLV_E_PARSE,
-	      "the file has version 3.3, this library reads versions 1.x and 2.x: open it with the Cleave that wrote it");
+	      "the file has version 5.3, this library reads versions 1.x to 4.x: open it with the Cleave that wrote it");
 	FAILS(open_version(i, 0, 9), CLV_E_PARSE, "version 0.9");
 	image_free(&i);
 }
@@ -662,6 +663,38 @@ static void all_sizes_are_a_field_and_were_a_note(void **state)
 	a = opened(i);
 	assert_true(clv_artifact_any_size(a));
 	artifact_free(a);
+	image_free(&i);
+}
+
+/* Opens a file whose first plan, with one input, says this of its inputs. */
+static clv_status open_asked(image i, const char *key, json_t *said)
+{
+	opened_up o = open_up(i);
+	json_object_set_new(json_array_get(json_object_get(o.description, "plans"), 0), key, said);
+	image forged = closed_again(&o);
+	clv_status st = try_image(forged);
+	image_free(&forged);
+	return st;
+}
+
+static void what_a_forward_asks_of_its_inputs_is_a_field(void **state)
+{
+	(void)state;
+	artifact *a = sample();
+	OK(vec_push(&a->plans.at[0].same, 0u));
+	OK(vec_push(&a->plans.at[0].grads, (int8_t)1));
+	image i = written(a);
+	a = opened(i);
+	assert_int_equal(a->plans.at[0].same.n, 1);
+	assert_int_equal(a->plans.at[0].grads.at[0], 1);
+	artifact_free(a);
+	OK(open_asked(i, "requires_grad", json_pack("[n]")));
+	FAILS(open_asked(i, "same_inputs", json_pack("[i]", 1)), CLV_E_PARSE, "does not match the plan's 1 inputs");
+	FAILS(open_asked(i, "same_inputs", json_pack("[ii]", 0, 0)), CLV_E_PARSE, "does not match the plan's 1 inputs");
+	FAILS(open_asked(i, "same_inputs", json_pack("[i]", -1)), CLV_E_PARSE, "something that is no input");
+	FAILS(open_asked(i, "same_inputs", json_pack("{}")), CLV_E_PARSE, "is no list");
+	FAILS(open_asked(i, "requires_grad", json_pack("[i]", 1)), CLV_E_PARSE, "neither true, false nor null");
+	FAILS(open_asked(i, "requires_grad", json_pack("[nn]")), CLV_E_PARSE, "does not match the plan's 1 inputs");
 	image_free(&i);
 }
 
@@ -808,7 +841,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(everything_comes_back),
-		cmocka_unit_test(without_an_engine_nothing_runs),
+		cmocka_unit_test(what_no_engine_takes_does_not_run),
 		cmocka_unit_test(data_is_checked_piece_by_piece),
 		cmocka_unit_test(tensors_are_listed_with_their_types_and_digests),
 		cmocka_unit_test(the_file_is_a_safetensors_file_with_each_weight_under_its_name_once),
@@ -828,6 +861,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(a_newer_major_version_is_refused_and_a_newer_minor_one_read),
 		cmocka_unit_test(what_a_later_minor_version_adds_does_not_disturb),
 		cmocka_unit_test(all_sizes_are_a_field_and_were_a_note),
+		cmocka_unit_test(what_a_forward_asks_of_its_inputs_is_a_field),
 		cmocka_unit_test(other_files_are_told_apart),
 		cmocka_unit_test(callers_mistakes_are_named),
 		cmocka_unit_test(an_artifact_lives_as_long_as_its_last_user),

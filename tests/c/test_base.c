@@ -431,9 +431,21 @@ static void the_arena_keeps_what_it_gave(void **state)
 	arena_free(&a);
 }
 
+/* Messages hold names from files, and a traceback prints them. */
+static void messages_have_nothing_that_a_terminal_obeys(void **state)
+{
+	(void)state;
+	fails_with(CLV_E_PARSE,
+	           "a\x1b[31m\tb\n\xc2\x9b"
+	           "5m \xc2\xb5 %s",
+	           "\x7f");
+	assert_string_equal(clv_last_error(), "a?[31m\tb\n??5m \xc2\xb5 ?");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(messages_have_nothing_that_a_terminal_obeys),
 		cmocka_unit_test(a_failure_leaves_its_message),
 		cmocka_unit_test(a_message_can_be_as_long_as_it_needs),
 		cmocka_unit_test(fail_more_puts_text_in_front),

@@ -233,8 +233,8 @@ static void test_error_json_is_the_message_with_the_culprits(void **state)
 		failing("echo '{\"message\": \"no kernel for sort\", \"nodes\": [\"sort\", \"sort_1\"]}' > error.json; exit 1",
 	            "no kernel for sort");
 	assert_string_equal(b->jobs[0].message, "no kernel for sort");
-	assert_int_equal(b->jobs[0].nculprits, 2);
-	assert_string_equal(b->jobs[0].culprits[1], "sort_1");
+	assert_int_equal(b->jobs[0].nblamed, 2);
+	assert_string_equal(b->jobs[0].blamed[1], "sort_1");
 	assert_false(b->jobs[0].argument);
 	tear_down(b);
 	b = failing("echo '{\"message\": \"unknown argument --x\", \"nodes\": [], \"argument\": true}' > error.json",

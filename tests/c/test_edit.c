@@ -277,8 +277,8 @@ static void only_the_range_is_edited(void **state)
 	OK(edit_like(&b.e, 3, &v));
 	FAILS(insert_unary(&b.e, 0, "aten::sin", 0, v, &n), CLV_E_INVALID, "node 0 is not in the range");
 	FAILS(insert_unary(&b.e, 4, "aten::sin", 0, v, &n), CLV_E_INVALID, "node 4 is not in the range");
-	FAILS(edit_read_instead(&b.e, 2, 1), CLV_E_INVALID, "what leaves the range cannot be exchanged");
-	FAILS(edit_read_instead(&b.e, 3, 2), CLV_E_INVALID, "what leaves the range cannot be exchanged");
+	FAILS(edit_read_instead(&b.e, 2, 1), CLV_E_INVALID, "the outputs of the range cannot be exchanged");
+	FAILS(edit_read_instead(&b.e, 3, 2), CLV_E_INVALID, "the outputs of the range cannot be exchanged");
 	end(&b);
 }
 
@@ -350,7 +350,7 @@ static void pinned_nodes_are_outside(void **state)
 	assert_false(edit_is(&b.e, 2, OP_neg));
 	assert_int_equal(edit_result(&b.e, 2), NONE);
 	FAILS(edit_remove(&b.e, 2), CLV_E_INVALID, "node 2 is pinned");
-	FAILS(edit_read_instead(&b.e, 2, 1), CLV_E_INVALID, "what leaves the range");
+	FAILS(edit_read_instead(&b.e, 2, 1), CLV_E_INVALID, "the outputs of the range");
 	end(&b);
 }
 
@@ -396,7 +396,7 @@ static void exchanges_must_make_sense(void **state)
 {
 	(void)state;
 	bench b = begin(CHAIN);
-	FAILS(edit_read_instead(&b.e, 4, 3), CLV_E_INVALID, "what leaves the range cannot be exchanged");
+	FAILS(edit_read_instead(&b.e, 4, 3), CLV_E_INVALID, "the outputs of the range cannot be exchanged");
 	FAILS(edit_read_instead(&b.e, 1, 99), CLV_E_INVALID, "there is no value 99");
 	FAILS(edit_read_instead(&b.e, 99, 1), CLV_E_INVALID, "there is no value 1 to read instead of value 99");
 	OK(edit_read_instead(&b.e, 3, 2));

@@ -126,7 +126,7 @@ static artifact *file_of(const char *text)
 	"%1 = aten::mul.Tensor(%0, %0) -> f32[B,2]\n%2 = aten::add.Tensor(%1, %0) -> f32[B,2]\noutput {\"y\": %2}\n"
 #define SINES                                                                                                          \
 	"cleave-plan 1\nmodel \"Net\" training=no grad=no\ninput %0 f32[2] name=\"x\"\n"                                   \
-	"%1 = aten::sin(%0) -> f32[2]\noutput %1\n"
+	"%1 = aten::fft_fft(%0) -> f32[2]\noutput %1\n"
 
 static void an_engine_runs_what_it_takes(void **state)
 {
@@ -137,7 +137,8 @@ static void an_engine_runs_what_it_takes(void **state)
 	artifact *a = file_of(SQUARES);
 	(void)state;
 	assert_ptr_equal(engine_at(0), &engine_tape);
-	assert_null(engine_at(1));
+	assert_string_equal(engine_at(1)->name, "native");
+	assert_null(engine_at(2));
 	o.unproven = true;
 	OK(clv_runtime_create(a, &o, &r));
 	artifact_free(a);
@@ -173,22 +174,66 @@ static void inputs_are_checked_in_the_core(void **state)
 	artifact_free(a);
 }
 
+#define PAIR                                                                                                           \
+	"cleave-plan 1\nmodel \"Net\" training=no grad=no\ninput %0 f32[2] name=\"q\"\ninput %1 f32[2] name=\"k\"\n"       \
+	"%2 = aten::add.Tensor(%0, %1) -> f32[2]\noutput %2\n"
+#define ALONE                                                                                                          \
+	"cleave-plan 1\nmodel \"Net\" training=no grad=no\ninput %0 f32[2] name=\"q\"\ninput %1 f32[2] name=\"k\"\n"       \
+	"%2 = aten::mul.Tensor(%0, %0) -> f32[2]\noutput %2\n"
+
+/* Plan 0 is for two tensors, plan 1 for one that is given twice. */
+static void which_inputs_are_one_tensor_chooses_the_plan(void **state)
+{
+	clv_runtime *r = NULL;
+	clv_tensor *q, *k, *y = NULL;
+	artifact *a = new_artifact(PAIR);
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++)
+		OK(vec_push(&a->plans.at[0].same, i));
+	OK(clv_tensor_from_data((float[]){3, 4}, "f32", 1, (int64_t[]){2}, &q));
+	OK(clv_tensor_from_data((float[]){3, 4}, "f32", 1, (int64_t[]){2}, &k));
+	OK(artifact_ready(a));
+	OK(clv_runtime_create(a, NULL, &r));
+	FAILS(clv_runtime_run(r, (const clv_tensor *const[]){q, q}, 2, &y, 1), CLV_E_LAYOUT,
+	      "inputs q and k are one and the same tensor");
+	clv_runtime_free(r);
+	artifact_free(a);
+	a = new_artifact(PAIR);
+	OK(artifact_add_plan(a, load_ok(ALONE), "alone"));
+	for (uint32_t i = 0; i < 2; i++) {
+		OK(vec_push(&a->plans.at[0].same, i));
+		OK(vec_push(&a->plans.at[1].same, 0u));
+	}
+	OK(artifact_ready(a));
+	OK(clv_runtime_create(a, NULL, &r));
+	artifact_free(a);
+	OK(clv_runtime_run(r, (const clv_tensor *const[]){q, k}, 2, &y, 1));
+	assert_memory_equal(clv_tensor_data(y), ((float[]){6, 8}), 8);
+	clv_tensor_free(y);
+	OK(clv_runtime_run(r, (const clv_tensor *const[]){q, q}, 2, &y, 1));
+	assert_memory_equal(clv_tensor_data(y), ((float[]){9, 16}), 8);
+	clv_tensor_free(y);
+	clv_tensor_free(q);
+	clv_tensor_free(k);
+	clv_runtime_free(r);
+}
+
 static void an_engine_says_what_it_does_not_take(void **state)
 {
 	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
 	clv_runtime *r = NULL;
 	artifact *sines = file_of(SINES), *squares = file_of(SQUARES);
 	(void)state;
-	FAILS(clv_runtime_create(sines, NULL, &r), CLV_E_UNSUPPORTED, "aten::sin");
+	FAILS(clv_runtime_create(sines, NULL, &r), CLV_E_UNSUPPORTED, "aten::fft_fft");
 	FAILS(clv_runtime_create(sines, NULL, &r), CLV_E_UNSUPPORTED, "calculator does not take");
 	o.engine = "calculator";
 	FAILS(clv_runtime_create(sines, &o, &r), CLV_E_UNSUPPORTED, "it adds and multiplies");
 	o.engine = "abacus";
-	FAILS(clv_runtime_create(squares, &o, &r), CLV_E_NOT_FOUND, "there are auto, calculator");
+	FAILS(clv_runtime_create(squares, &o, &r), CLV_E_NOT_FOUND, "there are auto, calculator, native");
 	o.engine = "auto";
-	o.sandbox = true;
+	o.sandbox = CLV_SANDBOX_ON;
 	FAILS(clv_runtime_create(squares, &o, &r), CLV_E_UNSUPPORTED, "sandbox");
-	o.sandbox = false;
+	o.sandbox = CLV_SANDBOX_AUTO;
 	o.device = "cuda:0";
 	FAILS(clv_runtime_create(squares, &o, &r), CLV_E_INVALID, "runs on cpu");
 	o.device = NULL;
@@ -200,12 +245,37 @@ static void an_engine_says_what_it_does_not_take(void **state)
 	artifact_free(squares);
 }
 
+/* Until somebody says that he trusts it. */
+static void an_engine_without_a_sandbox_runs_no_file_that_nobody_vouches_for(void **state)
+{
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
+	clv_runtime *r = NULL;
+	image i = written(new_artifact(SQUARES));
+	artifact *a = opened(i);
+	(void)state;
+	assert_false(clv_artifact_vouched(a, NULL)); /* tests have no key for seals */
+	o.unproven = true;
+	FAILS(clv_runtime_create(a, &o, &r), CLV_E_UNSUPPORTED, "there can be none: the engine calculator runs nothing");
+	o.sandbox = CLV_SANDBOX_OFF;
+	OK(clv_runtime_create(a, &o, &r));
+	assert_false(clv_runtime_sandboxed(r));
+	clv_runtime_free(r);
+	o.sandbox = CLV_SANDBOX_ON;
+	FAILS(clv_runtime_create(a, &o, &r), CLV_E_UNSUPPORTED, "runs nothing in a sandbox");
+	o.sandbox = 3;
+	FAILS(clv_runtime_create(a, &o, &r), CLV_E_INVALID, "sandbox is 3");
+	artifact_free(a);
+	image_free(&i);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_engine_runs_what_it_takes),
 		cmocka_unit_test(inputs_are_checked_in_the_core),
+		cmocka_unit_test(which_inputs_are_one_tensor_chooses_the_plan),
 		cmocka_unit_test(an_engine_says_what_it_does_not_take),
+		cmocka_unit_test(an_engine_without_a_sandbox_runs_no_file_that_nobody_vouches_for),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

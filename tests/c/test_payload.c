@@ -552,12 +552,125 @@ static void bools_in_zstd_are_looked_at_too(void **state)
 	strbuf_free(&file);
 }
 
+/* What is read of n floats in channels, written as e; *bytes: in the file. Caller frees. */
+static float *quantised(const float *data, int64_t rows, int64_t columns, encoding e, size_t *bytes, size_t *channels)
+{
+	strbuf file = STRBUF_INIT;
+	payload *p = new_payload(PAYLOAD_VALUES);
+	payload_tensor t =
+		tensor_on("x", DT_F32, data, 0, 2, (const int64_t[]){rows, columns}, (const int64_t[]){columns, 1});
+	t.wish = e;
+	OK(add(p, t));
+	payload *q = read_back(p, &file);
+	float *back = filled(q, 0);
+	assert_int_equal(q->memories.at[0].encoding, e);
+	*bytes = q->memories.at[0].data_n;
+	*channels = q->memories.at[0].quant.channels;
+	payload_free(q);
+	strbuf_free(&file);
+	return back;
+}
+
+static double loss_between(const float *a, const float *b, size_t n)
+{
+	double lost = 0, all = 0;
+	for (size_t i = 0; i < n; i++) {
+		lost += (double)(a[i] - b[i]) * (double)(a[i] - b[i]);
+		all += (double)a[i] * (double)a[i];
+	}
+	return sqrt(lost / all);
+}
+
+/* About normal. */
+static float bell(uint64_t *seed)
+{
+	double sum = -6;
+	for (int k = 0; k < 12; k++)
+		sum += (double)random_below(seed, 1 << 20) / (1 << 20);
+	return (float)sum;
+}
+
+static void each_bit_about_halves_what_is_lost(void **state)
+{
+	(void)state;
+	uint64_t seed = 9;
+	static float x[ROWS * COLUMNS];
+	double before = 1, most[] = {0.62, 0.4, 0.22, 0.13, 0.08, 0.045, 0.025, 0.014};
+	for (size_t i = 0; i < ROWS * COLUMNS; i++)
+		x[i] = bell(&seed);
+	for (int e = ENC_Q1; e <= ENC_Q8; e++) {
+		size_t bytes, channels;
+		float *back = quantised(x, ROWS, COLUMNS, (encoding)e, &bytes, &channels);
+		double lost = loss_between(x, back, ROWS * COLUMNS);
+		assert_true(lost < most[e - ENC_Q1] && lost < before);
+		assert_true(bytes <= ROWS * COLUMNS / (8 / encoding_bits((encoding)e)) + 2 * sizeof(float) * channels);
+		before = lost;
+		mem_free(back);
+	}
+}
+
+static void zeros_stay_zeros_and_many_of_them_take_less_than_a_bit(void **state)
+{
+	(void)state;
+	uint64_t seed = 10;
+	static float x[ROWS * COLUMNS];
+	for (size_t i = 0; i < ROWS * COLUMNS; i++)
+		x[i] = random_below(&seed, 10) ? 0 : fabsf(bell(&seed));
+	for (int e = ENC_Q1; e <= ENC_Q8; e++) {
+		size_t bytes, channels;
+		float *back = quantised(x, ROWS, COLUMNS, (encoding)e, &bytes, &channels);
+		for (size_t i = 0; i < ROWS * COLUMNS; i++)
+			assert_true(x[i] != 0 || back[i] == 0);
+		assert_true(loss_between(x, back, ROWS * COLUMNS) < (e == ENC_Q1 ? 0.65 : 0.3));
+		if (e == ENC_Q2 && !without_zstd())
+			assert_true(bytes * 8 < ROWS * COLUMNS);
+		mem_free(back);
+	}
+}
+
+static void channels_of_their_own_size_keep_their_digits_at_4_bits(void **state)
+{
+	(void)state;
+	uint64_t seed = 11;
+	static float x[ROWS * COLUMNS];
+	size_t bytes, channels;
+	for (size_t i = 0; i < ROWS * COLUMNS; i++) {
+		x[i] = (1 + bell(&seed)) * powf(10, (float)(i % COLUMNS % 9));
+	}
+	float *back = quantised(x, ROWS, COLUMNS, ENC_Q4, &bytes, &channels);
+	assert_int_equal(channels, COLUMNS);
+	for (size_t c = 0; c < COLUMNS; c++) {
+		double lost = 0, all = 0;
+		for (size_t i = c; i < ROWS * COLUMNS; i += COLUMNS) {
+			lost += (double)((x[i] - back[i]) * (x[i] - back[i]));
+			all += (double)(x[i] * x[i]);
+		}
+		assert_true(sqrt(lost / all) < 0.15);
+	}
+	mem_free(back);
+}
+
+static void numbers_that_are_all_the_same_come_back_as_they_were(void **state)
+{
+	(void)state;
+	static float x[ROWS * COLUMNS];
+	size_t bytes, channels;
+	for (size_t i = 0; i < ROWS * COLUMNS; i++)
+		x[i] = 0.3f;
+	float *back = quantised(x, ROWS, COLUMNS, ENC_Q1, &bytes, &channels);
+	assert_memory_equal(back, x, sizeof x);
+	mem_free(back);
+}
+
 static void compression_that_cannot_be_is_refused(void **state)
 {
 	(void)state;
 	const float odd[] = {1, INFINITY};
 	const int32_t ints[] = {1, 2};
 	FAILS(image_of(one_tensor(DT_F32, odd, 2, ENC_INT8)), CLV_E_INVALID, "element 1 is infinite");
+	FAILS(image_of(one_tensor(DT_F32, odd, 2, ENC_Q3)), CLV_E_INVALID, "element 1 is infinite; q3 holds finite values");
+	FAILS(image_of(one_tensor(DT_F64, (const double[]){1e300, 0}, 2, ENC_Q8)), CLV_E_INVALID, "element 0 is 1e+300");
+	FAILS(image_of(one_tensor(DT_I32, ints, 2, ENC_Q4)), CLV_E_INVALID, "is i32, which cannot be written as q4");
 	FAILS(image_of(one_tensor(DT_I32, ints, 2, ENC_FP16)), CLV_E_INVALID, "is i32, which cannot be written as fp16");
 	FAILS(image_of(one_tensor(DT_BF16, ints, 2, ENC_FP16)), CLV_E_INVALID, "is bf16");
 	payload *p = one_tensor(DT_F32, odd, 2, ENC_FP16);
@@ -763,6 +876,79 @@ static void tensors_that_do_not_fit_their_entry_are_refused(void **state)
 
 #define VALUES(text) HEAD MEMORY "],\"tensors\":[" GOOD "],\"values\":" text "}"
 
+/* A file whose entry is n bytes, and whose header is this text. */
+static clv_status fill_bytes(const char *text, const void *data, size_t n)
+{
+	int64_t size = (int64_t)n;
+	st_entry entry = {"a", DT_U8, 1, &size, data, n};
+	st_text header = {PAYLOAD_KEY, text, strlen(text)};
+	st_image image;
+	strbuf file = STRBUF_INIT;
+	payload *p = NULL;
+	OK(st_layout(&entry, 1, &header, 1, &image));
+	OK(st_append(&image, &file));
+	clv_status st = payload_read(file.at, file.n, PAYLOAD_VALUES, &p);
+	void *to = st == CLV_OK ? mem_alloc(p->memories.at[0].nbytes) : NULL;
+	if (st == CLV_OK)
+		st = payload_fill(p, 0, to);
+	mem_free(to);
+	payload_free(p);
+	st_image_free(&image);
+	strbuf_free(&file);
+	return st;
+}
+
+#define QUANTISED(form, how)                                                                                           \
+	HEAD "{\"entry\":\"a\",\"form\":\"" form "\",\"encoding\":\"q4\",\"error\":\"0.0\",\"relative_error\":\"0.0\"" how \
+		 "}],\"tensors\":[" GOOD "],\"values\":null}"
+
+static void codes_that_do_not_fit_their_elements_are_refused(void **state)
+{
+	(void)state;
+	uint8_t two[18] = {0}, numbers_of_one[10] = {[3] = 0, [8] = 0x21, [9] = 0x43};
+	OK(fill_bytes(QUANTISED("dense", ""), numbers_of_one, 10));
+	OK(fill_bytes(QUANTISED("span", ",\"bytes\":16"), numbers_of_one, 10));
+	OK(fill_bytes(QUANTISED("dense", ",\"channels\":2,\"run\":1"), two, 18));
+	FAILS(fill_bytes(QUANTISED("dense", ""), numbers_of_one, 9), CLV_E_PARSE, "not one frame of 10 bytes");
+	FAILS(fill_bytes(QUANTISED("span", ",\"bytes\":-16"), two, 10), CLV_E_PARSE, "negative");
+	FAILS(fill_bytes(QUANTISED("span", ",\"bytes\":15"), two, 10), CLV_E_PARSE, "no whole number of elements");
+	FAILS(fill_bytes(QUANTISED("span", ",\"bytes\":8"), two, 9), CLV_E_PARSE, "beyond its entry");
+	FAILS(fill_bytes(QUANTISED("dense", ",\"channels\":1,\"run\":1"), two, 10), CLV_E_PARSE, "1 channels");
+	FAILS(fill_bytes(QUANTISED("dense", ",\"channels\":2,\"run\":0"), two, 18), CLV_E_PARSE, "runs of 0");
+	FAILS(fill_bytes(QUANTISED("dense", ",\"channels\":2"), two, 18), CLV_E_PARSE, "\"run\" is missing");
+	FAILS(fill_bytes(QUANTISED("dense", ",\"channels\":5,\"run\":1"), two, 18), CLV_E_PARSE,
+	      "5 channels for 4 elements");
+	FAILS(fill_bytes(QUANTISED("dense", ",\"channels\":4611686018427387904,\"run\":1"), two, 18), CLV_E_OVERFLOW,
+	      "channels are too many");
+	numbers_of_one[7] = 0x80; /* the step is below 0 */
+	numbers_of_one[6] = 0x80;
+	FAILS(fill_bytes(QUANTISED("dense", ""), numbers_of_one, 10), CLV_E_PARSE, "which are impossible");
+	numbers_of_one[7] = 0x7f; /* infinite */
+	FAILS(fill_bytes(QUANTISED("dense", ""), numbers_of_one, 10), CLV_E_PARSE, "which are impossible");
+}
+
+/* A frame of zeros is small, whatever it becomes. */
+static void codes_of_a_small_frame_do_not_become_a_large_memory(void **state)
+{
+	(void)state;
+	void *frame = NULL;
+	size_t n = 0, raw = (1 << 20) + 8;
+	uint8_t *zeros = mem_alloc(raw);
+	if (without_zstd())
+		skip();
+	OK(shuffle_pack(zeros, raw, 1, &frame, &n));
+	FAILS(fill_bytes(QUANTISED("span", ",\"bytes\":1099511627776"), frame, n), CLV_E_PARSE, "not one frame of");
+	OK(fill_bytes(QUANTISED("span", ",\"bytes\":8388608"), frame, n)); /* 2^21 elements in 2^20 bytes */
+	mem_free(frame);
+	raw = (size_t)(1 << 25) + 8;
+	mem_free(zeros);
+	zeros = mem_alloc(raw);
+	OK(shuffle_pack(zeros, raw, 1, &frame, &n));
+	FAILS(fill_bytes(QUANTISED("span", ",\"bytes\":268435456"), frame, n), CLV_E_PARSE, "too much memory for so small");
+	mem_free(frame);
+	mem_free(zeros);
+}
+
 static void values_that_are_none_are_refused(void **state)
 {
 	(void)state;
@@ -897,7 +1083,12 @@ static payload *whole(void)
 	payload_tensor t = tensor_on("z", DT_F32, outlier, 0, 1, (const int64_t[]){256}, (const int64_t[]){1});
 	t.wish = ENC_INT8; /* with several scales */
 	OK(add(p, t));
-	static float zeros[300];
+	static float zeros[300], ramp[256];
+	for (int i = 0; i < 256; i++)
+		ramp[i] = (float)(i % 16);
+	t = tensor_on("quantised", DT_F32, ramp, 0, 2, (const int64_t[]){16, 16}, (const int64_t[]){16, 1});
+	t.wish = ENC_Q4;
+	OK(add(p, t));
 	t = tensor_on("packed", DT_F32, zeros, 0, 2, (const int64_t[]){10, 20}, (const int64_t[]){1, 12});
 	t.wish = without_zstd() ? ENC_FP16 : ENC_ZSTD;
 	OK(add(p, t));
@@ -953,12 +1144,18 @@ int main(void)
 		cmocka_unit_test(columns_of_their_own_size_have_scales_of_their_own),
 		cmocka_unit_test(zstd_gives_every_bit_back),
 		cmocka_unit_test(bools_in_zstd_are_looked_at_too),
+		cmocka_unit_test(each_bit_about_halves_what_is_lost),
+		cmocka_unit_test(zeros_stay_zeros_and_many_of_them_take_less_than_a_bit),
+		cmocka_unit_test(channels_of_their_own_size_keep_their_digits_at_4_bits),
+		cmocka_unit_test(numbers_that_are_all_the_same_come_back_as_they_were),
 		cmocka_unit_test(compression_that_cannot_be_is_refused),
 		cmocka_unit_test(the_fields_of_a_boundary_come_back),
 		cmocka_unit_test(tensors_are_checked_against_the_schema),
 		cmocka_unit_test(a_boundary_is_checked_against_what_a_suffix_expects),
 		cmocka_unit_test(headers_that_do_not_fit_their_file_are_refused),
 		cmocka_unit_test(tensors_that_do_not_fit_their_entry_are_refused),
+		cmocka_unit_test(codes_that_do_not_fit_their_elements_are_refused),
+		cmocka_unit_test(codes_of_a_small_frame_do_not_become_a_large_memory),
 		cmocka_unit_test(values_that_are_none_are_refused),
 		cmocka_unit_test(a_file_without_our_text_is_no_payload),
 		cmocka_unit_test(a_changed_bit_is_noticed_or_without_a_check_does_no_harm),

@@ -94,7 +94,7 @@ static void bad_nodes_are_refused_by_place(void **state)
 		{"{\"id\":1,\"fwd_us\":1,\"out_bytes\":-2}", CLV_E_INVALID, "nodes[0].out_bytes is negative"},
 		{"{\"id\":1,\"fwd_us\":NaN}", CLV_E_PARSE, "a number is not finite"},
 		{"{\"id\":1,\"fwd_us\":Infinity}", CLV_E_PARSE, "a number is not finite"},
-		{"{\"id\":1,\"fwd_us\":-Infinity}", CLV_E_PARSE, ""},
+		{"{\"id\":1,\"fwd_us\":-Infinity}", CLV_E_PARSE, "a number is not finite"},
 		{"{\"id\":1,\"fwd_us\":1e999}", CLV_E_PARSE, "a number is not finite"},
 		{"{\"id\":1,\"fwd_us\":1e300}", CLV_E_OVERFLOW, "times of all nodes"},
 		{"{\"id\":1,\"fwd_us\":\"1\"}", CLV_E_PARSE, "nodes[0].fwd_us is no number"},
@@ -135,6 +135,15 @@ static void texts_that_are_no_graph_are_refused(void **state)
 }
 
 /* ---- problems ---------------------------------------------------------------------------------------------------------- */
+
+static void only_numbers_are_said_not_to_be_finite(void **state)
+{
+	(void)state;
+	pipe_graph g;
+	const char *text = "{\"NaN\":[],\"Infinity\":nul}";
+	assert_int_equal(graph_read(text, strlen(text), &g), CLV_E_PARSE);
+	assert_null(strstr(clv_last_error(), "finite"));
+}
 
 static void bad_problems_are_refused(void **state)
 {
@@ -203,6 +212,7 @@ int main(void)
 		cmocka_unit_test(edges_to_nowhere_are_refused),
 		cmocka_unit_test(bad_nodes_are_refused_by_place),
 		cmocka_unit_test(texts_that_are_no_graph_are_refused),
+		cmocka_unit_test(only_numbers_are_said_not_to_be_finite),
 		cmocka_unit_test(bad_problems_are_refused),
 		cmocka_unit_test(memory_that_nothing_fits_is_refused),
 	};

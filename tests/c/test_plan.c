@@ -173,6 +173,16 @@ static void every_dtype_has_a_name_that_reads_back(void **state)
 	assert_false(dtype_parse("", 0, &none));
 }
 
+static void floats_and_complex_numbers_may_have_gradients(void **state)
+{
+	(void)state;
+	for (int d = 0; d < DT_COUNT; d++) {
+		const char *name = dtype_name((dtype)d);
+		bool real = name[0] == 'f' || name[0] == 'c' || strncmp(name, "bf", 2) == 0;
+		assert_int_equal(dtype_has_grad((dtype)d), real);
+	}
+}
+
 static void bytes_of_a_value_follow_its_shape(void **state)
 {
 	(void)state;
@@ -255,6 +265,9 @@ static void each_part_counts_for_equality(void **state)
 		EQ_TEXT("\"m\"", "1..2", "f32[B]", "f32[1]", "%1 = a::f(%0, 1) -> f32[]", "rebind @h = %1\noutput %1"),
 		EQ_TEXT("\"m\"", "1..2", "f32[B]", "f32[1]", "%1 = a::f(%0, 1) -> f32[]", "rebind @h = %0\noutput %1"),
 		EQ_TEXT("\"m\"", "1..2", "f32[B]", "f32[1]", "%1 = a::f(%0, 1) -> f32[]", "inputs ((), {})\noutput %1"),
+		EQ_TEXT("\"m\"", "1..2", "f32[B]", "f32[1]", "%1 = a::f(%0) -> f32[]\n%2 = a::f(%0) -> f32[]", "output %1"),
+		EQ_TEXT("\"m\"", "1..2", "f32[B]", "f32[1]", "group\n%1 = a::f(%0) -> f32[]\n%2 = a::f(%0) -> f32[]\nend",
+	            "output %1"),
 	};
 	enum { N = sizeof texts / sizeof *texts };
 	plan *p[N];
@@ -349,6 +362,23 @@ RULE(the_grad_mode_exists, "grad mode", p->grad_modes = 4)
 RULE(symbols_have_names, "symbol 0 has no valid name", p->symbols.at[0].name = NONE)
 RULE(symbols_are_distinct, "there are two symbols B", p->symbols.at[1].name = p->symbols.at[0].name)
 RULE(symbols_are_of_a_known_kind, "symbol B is of no known kind", p->symbols.at[0].data = 2)
+
+/* Some work is their number times that of inputs or nodes. */
+static void there_are_not_more_sizes_than_a_model_can_have(void **state)
+{
+	(void)state;
+	for (int n = 256; n < 258; n++) {
+		char text[16384];
+		int at = snprintf(text, sizeof text, "cleave-plan 1\nmodel \"m\"\n");
+		for (int i = 0; i < n; i++)
+			at += snprintf(text + at, sizeof text - (size_t)at, "symbol S%d 1..9\n", i);
+		snprintf(text + at, sizeof text - (size_t)at, "input %%0 f32[S0]\ninputs ((%%0), {})\noutput %%0\n");
+		clv_plan *p = NULL;
+		assert_int_equal(clv_plan_parse(text, strlen(text), &p), n > 256 ? CLV_E_VERIFY : CLV_OK);
+		clv_plan_free(p);
+	}
+}
+
 RULE(symbols_have_ranges, "symbol B has no valid range: 5..4", p->symbols.at[0].lo = 5; p->symbols.at[0].hi = 4)
 RULE(expressions_have_operators, "has no operator", p->exprs.at[2].op = (expr_op)77)
 RULE(expressions_follow_their_operands, "does not come after its operands",
@@ -438,6 +468,10 @@ RULE(written_values_belong_to_the_node,
      "node relu_ (%5 = aten::relu_(%3) -> f32[2] view-of %2 writes @h, %2 {nograd, autocast=cpu:bf16}): "
      "@h is written, but is no argument",
      p->ids.at[0] = VH)
+RULE(groups_have_two_nodes, "group 0 has less than two nodes", OK(vec_push(&p->groups, ((node_span){1, 2}))))
+RULE(groups_are_of_nodes_that_exist, "group 0 has less than two", OK(vec_push(&p->groups, ((node_span){0, 99}))))
+RULE(groups_make_tensors, "it is in a group, but a result is no dense tensor",
+     OK(vec_push(&p->groups, ((node_span){0, 2}))))
 RULE(trees_have_kinds, "the output tree has a part of no kind", p->out_tree.at[0].kind = 99)
 RULE(leaves_have_no_children, "a leaf with children", p->out_tree.at[1].n = 1)
 RULE(trees_have_all_their_parts, "the output tree ends before all its parts", p->out_tree.at[0].n = 6)
@@ -639,6 +673,7 @@ int main(void)
 		T(a_result_is_defined_once),
 		T(a_node_may_be_made_from_the_plans_own_arguments),
 		T(every_dtype_has_a_name_that_reads_back),
+		T(floats_and_complex_numbers_may_have_gradients),
 		T(bytes_of_a_value_follow_its_shape),
 		T(nodes_are_named_by_operator_and_occurrence),
 		T(each_part_counts_for_equality),
@@ -650,6 +685,7 @@ int main(void)
 		T(symbols_have_names),
 		T(symbols_are_distinct),
 		T(symbols_are_of_a_known_kind),
+		T(there_are_not_more_sizes_than_a_model_can_have),
 		T(symbols_have_ranges),
 		T(expressions_have_operators),
 		T(expressions_follow_their_operands),
@@ -729,6 +765,9 @@ int main(void)
 		T(written_values_are_tensors),
 		T(written_values_are_defined),
 		T(written_values_belong_to_the_node),
+		T(groups_have_two_nodes),
+		T(groups_are_of_nodes_that_exist),
+		T(groups_make_tensors),
 		T(trees_have_kinds),
 		T(leaves_have_no_children),
 		T(trees_have_all_their_parts),

@@ -9,14 +9,6 @@
 
 #include "exec/program.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ADDRESS_SANITIZER 1
-#elif defined(__has_feature)
-#define ADDRESS_SANITIZER __has_feature(address_sanitizer)
-#else
-#define ADDRESS_SANITIZER 0
-#endif
-
 #define HEAD "cleave-plan 1\nmodel \"Net\"\n"
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 

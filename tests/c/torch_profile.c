@@ -6,8 +6,10 @@ static clv_runtime *open_net(void)
 {
 	clv_artifact *a;
 	clv_runtime *r;
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
+	o.sandbox = CLV_SANDBOX_OFF; /* a profile is of runs in this process */
 	OK(clv_artifact_open("tests/plan/models/net.clv", NULL, &a));
-	OK(clv_runtime_create(a, NULL, &r));
+	OK(clv_runtime_create(a, &o, &r));
 	clv_artifact_free(a);
 	return r;
 }

@@ -163,6 +163,30 @@ static void what_cannot_be_measured_is_refused(void **state)
 	rig_free(&r);
 }
 
+static void profile_fails(const char *sizes)
+{
+	char text[256];
+	snprintf(text, sizeof text, "%s%%1 = aten::zeros([%s], none, none, none, none) -> f32[1]\noutput %%1\n", HEAD,
+	         sizes);
+	plan *p = load_ok(text);
+	br_tensor *externals[1] = {NULL};
+	block_profile b;
+	bool ran;
+	profile_spec s = {.ends = (node_id[]){1}, .n = 1, .iterations = 1, .externals = externals};
+	assert_int_equal(profile_blocks(p, &s, &b, NULL, &ran), CLV_E_TORCH);
+	plan_free(p);
+}
+
+/* A whole run may lack memory that block after block has, which is no error: so this one is told apart from all others. */
+static void an_allocator_without_memory_is_told_apart(void **state)
+{
+	(void)state;
+	profile_fails("1125899906842624");
+	assert_true(br_exhausted());
+	profile_fails("-5");
+	assert_false(br_exhausted());
+}
+
 static clv_status attempt(const void *ctx)
 {
 	rig *r = (rig *)ctx;
@@ -203,6 +227,7 @@ int main(void)
 		cmocka_unit_test(nothing_is_written),
 		cmocka_unit_test(whoever_watches_may_stop_it),
 		cmocka_unit_test(what_cannot_be_measured_is_refused),
+		cmocka_unit_test(an_allocator_without_memory_is_told_apart),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(a_block_is_in_the_module_that_holds_all_of_it),
 	};

@@ -10,7 +10,8 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 #define INPUTS(...) (const clv_tensor *const[]){__VA_ARGS__}, COUNT(((const clv_tensor *[]){__VA_ARGS__}))
 
-static const clv_runtime_options defaults = CLV_RUNTIME_OPTIONS_INIT;
+static const clv_runtime_options defaults = {.size = sizeof defaults,
+                                             .sandbox = CLV_SANDBOX_OFF}; /* no key for seals */
 
 /* ---- models and tensors ------------------------------------------------------------------------------------------- */
 
@@ -352,7 +353,7 @@ static const void *weight_of(artifact *a, clv_tensor **keep)
 {
 	clv_runtime *r;
 	clv_tensor *x = VECTOR(1, 2), *y[2];
-	OK(clv_runtime_create(a, NULL, &r));
+	OK(clv_runtime_create(a, &defaults, &r));
 	OK(clv_runtime_run(r, INPUTS(x), y, 2));
 	HOLDS(y[0], 11, 22);
 	HOLDS(y[1], 10, 20);
@@ -409,7 +410,7 @@ static void tensors_without_elements_are_described_and_run(void **state)
 	OK(clv_artifact_tensor(a, 0, &info));
 	assert_int_equal(info.bytes, 0);
 	OK(artifact_check_data(a));
-	OK(clv_runtime_create(a, NULL, &r));
+	OK(clv_runtime_create(a, &defaults, &r));
 	OK(clv_runtime_run(r, NULL, 0, y, 2));
 	assert_int_equal(clv_tensor_dim(y[0], 1), 2);
 	assert_int_equal(clv_tensor_bytes(y[1]), 0);
@@ -454,10 +455,10 @@ static void runtimes_of_one_artifact_do_not_see_each_other(void **state)
 	for (int i = 0; i < 2; i++) {
 		artifact *a = on_disk(with_pair(i ? add_in_place : add_and_rebind, "h"));
 		clv_runtime *r, *s;
-		OK(clv_runtime_create(a, NULL, &r));
+		OK(clv_runtime_create(a, &defaults, &r));
 		GIVES(r, VECTOR(1, 2), 11, 22);
 		GIVES(r, VECTOR(1, 2), 12, 24);
-		OK(clv_runtime_create(a, NULL, &s));
+		OK(clv_runtime_create(a, &defaults, &s));
 		GIVES(s, VECTOR(5, 5), 15, 25);
 		GIVES(r, VECTOR(1, 2), 13, 26);
 		clv_runtime_free(r);
@@ -1375,6 +1376,18 @@ static void the_tape_is_the_engine(void **state)
 	refused(cut_sample(2), o, CLV_E_NOT_FOUND, "there is no engine \"abacus\" here; there are auto, tape");
 }
 
+static void the_tape_runs_the_nodes_of_a_group(void **state)
+{
+	static const char text[] = HEAD "input %0 f32[2] name=\"x\"\nbuffer @pair f32[2]\ngroup\n"
+									"%1 = aten::mul.Tensor(%0, @pair) -> f32[2]\n"
+									"%2 = aten::sum.dim_IntList(%1, [-1], true) -> f32[1]\n"
+									"%3 = aten::sub.Tensor(%1, %2, 1) -> f32[2]\nend\noutput %3\n";
+	(void)state;
+	clv_runtime *r = runtime_of(with_pair(text, "pair"));
+	GIVES(r, floats((float[]){1, 2}, 1, (int64_t[]){2}), -40, -10);
+	clv_runtime_free(r);
+}
+
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
@@ -1460,6 +1473,7 @@ int main(void)
 		cmocka_unit_test(a_runtime_has_its_own_number_of_threads),
 		cmocka_unit_test(a_model_with_state_is_run_by_one_at_a_time),
 		cmocka_unit_test(the_tape_is_the_engine),
+		cmocka_unit_test(the_tape_runs_the_nodes_of_a_group),
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(everything_takes_null),
 	};

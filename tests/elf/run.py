@@ -4,7 +4,7 @@
 
 No entry of a search path is empty or relative: either is the working directory, from which a stranger's library would
 be loaded. --installed: all entries start at $ORIGIN, so that the folder can be moved. --cet: the compiler has
--fcf-protection.
+-fcf-protection. The static program for devices (cleave-edge), where it was built, is small.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ ENDBR64 = b"\xf3\x0f\x1e\xfa"
 
 def read(*command: str | Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, errors="replace").stdout
+
+
+MOST_EDGE = 3_000_000  # bytes of the static program for devices
+
+
+def too_large(path: Path) -> list[str]:
+    size = path.stat().st_size
+    large = path.name.startswith("cleave-edge") and size > MOST_EDGE
+    return [f"{path}: {size} bytes, the program for devices has {MOST_EDGE} at most"] if large else []
 
 
 def is_elf(path: Path) -> bool:
@@ -45,15 +54,17 @@ def wrong_paths(path: Path, installed: bool) -> list[str]:
 def not_hardened(path: Path, cet: bool) -> list[str]:
     headers, dynamic = read("readelf", "-lW", path), read("readelf", "-dW", path)
     symbols = read("nm", "-D", "--undefined-only", path)
+    static = "INTERP" not in headers and "NEEDED" not in dynamic  # nothing is looked up: its own libc has both checks
     stack = re.search(r"GNU_STACK.*", headers)
     checks = {
-        "no stack protector": "__stack_chk_fail" in symbols,
-        "no fortified function": re.search(r"__\w+_chk\b", symbols),
+        "no stack protector": static or "__stack_chk_fail" in symbols,
+        "no fortified function": static or re.search(r"__\w+_chk\b", symbols),
         "no RELRO": "GNU_RELRO" in headers,
         "symbols are bound late": re.search(r"BIND_NOW|\bNOW\b", dynamic),
         "an executable stack": stack and "RWE" not in stack[0],
         "not position independent": re.search(r"Elf file type is DYN", headers),
         "no CET": not cet
+        or "AArch64" in read("readelf", "-h", path)
         or path.read_bytes().count(ENDBR64) > 20,  # the mark in the header depends on libc's files too
     }
     return [f"{path}: {what}" for what, good in checks.items() if not good]
@@ -70,6 +81,7 @@ def main() -> int:
     found = [p for p in files if is_elf(p)]
     wrong = [w for p in found for w in wrong_paths(p, args.installed)]
     product = [p for p in found if re.match(r"libcleave|cleave|_native", p.name)]
+    wrong += [w for p in product for w in too_large(p)]
     wrong += [w for p in product for w in not_hardened(p, args.cet)]
     for w in wrong:
         print(f"FAILED {w}")

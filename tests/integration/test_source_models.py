@@ -10,7 +10,7 @@ from test_source import load_source, same
 
 import cleave
 from cleave import _tree
-from cleave._compiled import Segment
+from cleave._compiled import CompiledView
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +39,7 @@ def test_the_compiled_halves_of_a_real_model_are_the_model(name: str) -> None:
         captured = cleave.capture(model, example.args, example.kwargs or None, both_grad_modes=False)._main
         cut = captured.plan.frontiers()[captured.plan.choose("50%", {})][0] + 1
         halves = [
-            Segment(captured, first, end, inference=True, options={"backend": "eager"})
+            CompiledView(captured, first, end, inference=True, options={"backend": "eager"})
             for first, end in ((0, cut), (cut, captured.plan.node_count()))
         ]
         want = [t for _, t in tensors(model(*inputs.args, **inputs.kwargs), "")]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crafted import SAME_USER
 from helpers import draw
 from models import BUILDERS, build, build_piped
 from real_models import Args, Entry
@@ -99,7 +100,7 @@ def run_alone(file: Path, inputs: Args, allow: str | None = None) -> list[Tensor
     for i, t in enumerate((*inputs.args, *inputs.kwargs.values())):
         np.save(folder / f"{i}.npy", t.numpy())
         words += ["--input", str(folder / f"{i}.npy")]
-    env = {"PATH": "/nonexistent", "OMP_NUM_THREADS": "1", "CLEAVE_OPENVINO": f"{_openvino.find()}/libs"}
+    env = {"PATH": "/nonexistent", "OMP_NUM_THREADS": "1", "CLEAVE_OPENVINO": f"{_openvino.find()}/libs", **SAME_USER}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "does not run compiled" not in done.stderr, done.stderr

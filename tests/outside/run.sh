@@ -86,6 +86,48 @@ check "installs" quiet cmake --install "$build" --prefix "$prefix"
 version=$(sed -n 's/^#define CLV_VERSION "\([0-9]*\.[0-9]*\).*/\1/p' "$prefix/include/cleave.h")
 mkdir "$work/before" "$work/after"
 both_ways "$prefix" "$work/before" ""
+edge_example() {
+	quiet cmake -S "$here/../../examples/edge" -B "$work/edge" "-DCMAKE_PREFIX_PATH=$prefix" &&
+		quiet cmake --build "$work/edge" && ! ldd "$work/edge/prefix" | grep -q torch
+}
+check "the example for devices builds, and needs no torch" edge_example
+edge_runs() { # a grey image through the prefix; what it writes is what the suffix takes
+	{ printf 'P6 8 8 255\n' && printf '%192s' '' | tr ' ' '\200'; } >"$work/image.ppm"
+	quiet "$work/edge/prefix" "$here/prefix.clv" "$work/image.ppm" "$work/boundary.safetensors" &&
+		quiet "$prefix/bin/cleave" run "$here/suffix.clv" --engine native --boundary "$work/boundary.safetensors" &&
+		! "$work/edge/prefix" "$here/prefix.clv" "$here/run.sh" "$work/none" 2>/dev/null
+}
+check "the example for devices runs a prefix" edge_runs
+client_example() {
+	quiet cmake -S "$here/../../examples/remote" -B "$work/remote" "-DCMAKE_PREFIX_PATH=$prefix" &&
+		quiet cmake --build "$work/remote" && ! ldd "$work/remote/remote" | grep -q torch
+}
+check "the example of a client builds, and needs no torch" client_example
+client_keeps() { # nobody listens at port 9: the boundary waits
+	printf '\x93NUMPY\x01\x00v\x00%-117s\n' "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 3, 8, 8), }" >"$work/x.npy"
+	printf '%768s' '' | tr ' ' '\0' >>"$work/x.npy"
+	"$work/remote/remote" "$here/prefix.clv" "$work/x.npy" http://127.0.0.1:9/suffix "$work/waits" >"$work/log" 2>&1
+	[ $? = 3 ] && [ -s "$work/waits" ]
+}
+check "the example of a client keeps what it cannot send" client_keeps
+client_sends() { # what waits, and then its own
+	timeout 60 "$prefix/bin/cleave" serve --port 0 --engine native --no-sandbox "$here/suffix.clv" 2>"$work/server" &
+	local server=$! port="" code=1
+	for _ in $(seq 200); do
+		port=$(sed -n 's/^serving at http:.*:\([0-9]*\)$/\1/p' "$work/server")
+		[ -z "$port" ] || break
+		sleep 0.05
+	done
+	if quiet "$work/remote/remote" "$here/prefix.clv" "$work/x.npy" "http://127.0.0.1:$port/suffix" "$work/waits"; then
+		[ "$(grep -c '^sent' "$work/log")" = 2 ] && [ ! -e "$work/waits" ] && code=0
+	fi
+	kill $server
+	wait $server || true
+	return $code
+}
+if "$prefix/bin/cleave" serve --help >/dev/null 2>&1; then
+	check "the example of a client sends to a server" client_sends
+fi
 check "find_package refuses another version" refuses 99.1 core 'not considered .*compatible\|requested version'
 check "find_package refuses a component that is not there" refuses "$version" nothing 'no component nothing'
 

@@ -40,6 +40,19 @@ class Part(nn.Module):
         return self.body(*tensors)
 
 
+class HandReturned:
+    """What the last stage of a partition by hand gives."""
+
+    def __init__(self, outputs):
+        self.outputs = outputs
+
+    def pack(self, tensors, numbers=()):
+        return {"y": tensors[0], "more": (tensors[1], "text", None), "shapes": [t.dtype for t in tensors]}
+
+    def difference(self, other):
+        return None
+
+
 class Hand:
     """A partition by hand."""
 
@@ -57,8 +70,11 @@ class Hand:
         x, nested = args
         return [x, nested["ids"], kwargs["scale"]]
 
-    def pack_output(self, tensors, numbers=()):
-        return {"y": tensors[0], "more": (tensors[1], "text", None), "shapes": [t.dtype for t in tensors]}
+    def returned(self, module):
+        return HandReturned(self.crossing[-1])
+
+    def pack_output(self, tensors):
+        return self.returned(None).pack(tensors)
 
 
 class First(nn.Module):
@@ -385,7 +401,7 @@ def refused(why, call, kind=CleaveError):
         call()
     except kind as e:
         if why in str(e):
-            return
+            return e
         raise
     raise AssertionError(why)
 
@@ -820,6 +836,187 @@ def case_plan_changed():
     refused("forward hooks of module layers.0.1 changed", lambda: run.step(ids, target=target))
     dist.barrier()
     run.close()
+
+
+# ---- several plans --------------------------------------------------------------------------------------------------
+
+
+class Paths(nn.Module):
+    """Goes another way where the mask is not all ones, which it asks late, and where two inputs are one; `expert`
+    is used on one way alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.expert, self.end = nn.Linear(8, 8), nn.Linear(8, 3)
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, x, y, mask):
+        h = x if x is y else x + y
+        for layer in self.layers:
+            h = torch.tanh(layer(h))
+        h = self.drop(h)
+        if not bool((mask > 0).all()):
+            h = self.expert(h * mask[:, None])
+        out = self.end(h)
+        return {"y": out} if self.training else {"mask": mask * 2, "y": out}
+
+
+def paths(rows=8):
+    g = torch.Generator().manual_seed(4)
+    x, y = torch.randn(rows, 8, generator=g), torch.randn(rows, 8, generator=g)
+    full, padded = torch.ones(rows), torch.ones(rows)
+    padded[1::2] = 0
+    return x, y, full, padded
+
+
+def paths_pipeline(variants, name="GPipe", training=True, **options):
+    """A pipeline of such a model, its twin in one process, batches by name."""
+    import cleave
+
+    torch.manual_seed(3)
+    model = Paths().train(training)
+    x, y, full, padded = paths()
+    known = {"full": (x, y, full), "padded": (x, y, padded), "one": (x, x, full), "one padded": (x, x, padded)}
+    known["mixed"] = (x, y, torch.cat([full[:4], padded[:4]]))
+    shown = [tuple(each_part(known[v], slice(0, 2))) for v in variants]
+    example = tuple(each_part(known["full"], slice(0, 2)))
+    given = {
+        "profile": "estimate",
+        "partitioning_method": "acyclic",
+        "nparts": world(),
+        "training": training,
+        **options,
+    }
+    part = cleave.pipe_model(model, example_inputs=example, variants=shown, **given)
+    loss = {"loss_fn": paths_loss} if training else {}
+    return model, copy.deepcopy(model), part.schedule(name, microbatches=4, timeout=20, **loss), known
+
+
+def paths_loss(output, target):
+    return (output["y"] - target).square().mean()
+
+
+def each_part(batch, rows):
+    """Some rows of all inputs; what is one tensor stays one."""
+    made = {id(t): t[rows] for t in batch}
+    return [made[id(t)] for t in batch]
+
+
+def paths_step(run, one, batch, m=4):
+    """A step, as one process makes it."""
+    target = torch.linspace(0, 1, 24).reshape(8, 3)
+    one.zero_grad()
+    for s in run.stages:
+        s.submod.zero_grad()
+    losses = []
+    for k in range(m):
+        rows = slice(2 * k, 2 * k + 2)
+        losses.append(paths_loss(one(*each_part(batch, rows)), target[rows]))
+        losses[-1].backward()
+    got = run.step(*batch, target=target)
+    assert got is None or all(torch.equal(a, b) for a, b in zip(got, losses, strict=True)), (got, losses)
+    names = dict(one.named_parameters())
+    for name, p in run.named_parameters():
+        want = names[name].grad
+        assert (p.grad is None) == (want is None), name
+        assert want is None or torch.equal(p.grad, want / m), name
+
+
+def paths_eval(run, one, batch, m=4):
+    with torch.no_grad():
+        want = [one(*each_part(batch, slice(2 * k, 2 * k + 2))) for k in range(m)]
+    got = run.eval(*batch)
+    if got is not None:
+        assert list(got) == list(want[0])
+        assert all(torch.equal(got[k], torch.cat([w[k] for w in want])) for k in got)
+
+
+def case_variants():
+    """Each micro-batch goes the way of its data, in training and in eval mode, whatever the batch before did."""
+    shown = ["padded", "one", "one padded"]
+    for name, options in (("GPipe", {}), ("1F1B", {"recomputation": True}), ("1F1B", {"training": False})):
+        model, one, run, known = paths_pipeline(shown, name, **options)
+        for batch in known.values():
+            if model.training:
+                paths_step(run, one, batch)
+        run.train(False)
+        one.eval()
+        for batch in known.values():
+            paths_eval(run, one, batch)
+        dist.barrier()
+        run.close()
+
+
+def case_variants_refused():
+    """Data that no plan holds for ends no pipeline, and leaves no gradient."""
+    why = "give pipe_model such data as one of its variants"
+    _, one, run, known = paths_pipeline(["one"], "1F1B")
+    for _ in range(2):
+        paths_step(run, one, known["full"])
+        before = {name: p.grad.clone() for name, p in run.named_parameters() if p.grad is not None}
+        for wrong in ("padded", "mixed", "one padded"):
+            target = torch.zeros(8, 3)
+            refused(why, lambda w=wrong, t=target: run.step(*known[w], target=t))
+            refused(why, lambda w=wrong: run.eval(*known[w]))
+        for name, p in run.named_parameters():
+            assert name not in before or torch.equal(p.grad, before[name])
+        paths_step(run, one, known["one"])
+    dist.barrier()
+    run.close()
+    _, one, run, known = paths_pipeline(["padded"])
+    refused("is the same tensor as input 0, which the forward may ask", lambda: run.eval(*known["one"]))
+    paths_step(run, one, known["mixed"])
+    dist.barrier()
+    run.close()
+
+
+class Grows(nn.Module):
+    """Asks of what it computed, in its last stage, and counts what it has seen in the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.norm, self.end = nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.norm(self.layers[0](x))
+        for layer in self.layers[1:]:
+            x = torch.tanh(layer(x))
+        x = self.end(x)
+        return {"y": x * 2 if bool((x < 50).all()) else x}
+
+
+def case_guard_in_a_later_stage():
+    """A guard that only a later stage meets ends the step on every rank, not the pipeline; the step leaves nothing."""
+    import cleave
+
+    why = f"stage {world() - 1}, forward of micro-batch 2 raised GuardError"
+    for name, times in (("GPipe", 1), ("1F1B", 2)):
+        torch.manual_seed(3)
+        model = Grows().train()
+        one = copy.deepcopy(model)
+        x = torch.randn(8, 8)
+        options = {"profile": "estimate", "partitioning_method": "acyclic", "nparts": world()}
+        part = cleave.pipe_model(model, example_inputs=(x[:2],), **options)
+        run = part.schedule(name, microbatches=4, loss_fn=paths_loss, timeout=20)
+        bad = x.clone()
+        bad[5] = float("nan")  # in the third micro-batch
+        for _ in range(times):
+            paths_step(run, one, (x,))
+            for step in (lambda: run.step(bad, target=torch.zeros(8, 3)), lambda: run.eval(bad)):
+                error = refused(why, step, cleave.GuardError)
+                assert error.undone
+                assert "Nothing of the step is left, and the pipeline can go on" in str(error)
+            buffers = dict(one.named_buffers())
+            for s in run.stages:
+                assert all(torch.equal(b, buffers[k]) for k, b in s.submod.named_buffers()), s.stage_index
+            with torch.no_grad():
+                want = [one(x[2 * k : 2 * k + 2])["y"] for k in range(4)]
+            got = run.eval(x)
+            assert got is None or torch.equal(got["y"], torch.cat(want))
+        dist.barrier()
+        run.close()
 
 
 # ---- what ends a pipeline -------------------------------------------------------------------------------------------

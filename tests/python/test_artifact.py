@@ -76,7 +76,7 @@ def test_the_file_is_a_safetensors_file_with_the_state_dict(file: Path) -> None:
     with safe_open(str(file), "pt") as f:
         metadata = f.metadata()
     assert metadata["cleave.plan.0"].startswith("cleave-plan 1\n")
-    assert json.loads(metadata["cleave.artifact"])["version"] == [1, 1]
+    assert json.loads(metadata["cleave.artifact"])["version"] == [1, 2]
 
 
 @pytest.mark.integration

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parent.parent.parent
 BENCH = ROOT / "bench"
 sys.path.append(str(BENCH))  # last: bench/trace.py is no stand-in for Python's own
 
+import report  # noqa: E402
 import suite  # noqa: E402
-from kit import bars, cases, names, results, tree, ways  # noqa: E402
+from kit import bars, cases, link, names, results, tree, ways  # noqa: E402
 from kit import row as row_of  # noqa: E402
 from kit.child import Child, Failed, in_child  # noqa: E402
 from real_models import BUILDERS  # noqa: E402
@@ -461,3 +462,33 @@ def test_names_that_do_not_exist_are_errors(args: list[str], told: str) -> None:
     done = program("suite", *args)
     assert done.returncode == 2
     assert told in done.stderr
+
+
+def test_the_page_shows_how_to_divide_a_model_over_links(tmp_path: Path) -> None:
+    ways = {"all here": 500.0, "input f32": 90.0, "input JPEG": 40.0, "layer3 q4": 30.0, "layer4 q4": 60.0}
+    rows = [
+        {
+            "rate_mbit": rate,
+            "rtt_ms": rtt,
+            "way": way,
+            "ms": ms if way == "all here" else ms * 100 / rate + rtt,
+            "bytes": 1000,
+            "error": 0.01,
+            "measured": way != "layer4 q4",
+            "chosen": way == "layer3 q4",
+        }
+        for rate in (1, 100)
+        for rtt in (5, 50)
+        for way, ms in ways.items()
+    ]
+    head = {"date": "2026-01-01", "machine": {"cpu": "one", "cores": 2, "memory_gb": 4}, "versions": {}, "how": "fast"}
+    (tmp_path / "link.json").write_text(json.dumps({**head, "rows": rows}))
+    (tmp_path / "notes.md").write_text("Some words.\n")
+    parts, images = link.section(tmp_path, report.machine_text, tmp_path / "images", "page")
+    text = "\n".join(parts)
+    assert "| 5 | 100 | 500 | 95.0 | 45.0 | – | – | **35.0** | layer3 q4 |" in text
+    assert "| 5 | 1 | **500** |" in text
+    assert "Some words." in text
+    drawn = ET.parse(images[0]).getroot()
+    assert sum(e.tag.endswith("polyline") for e in drawn.iter()) == 2 * len(link.FAMILIES)
+    assert link.section(tmp_path / "none", report.machine_text, tmp_path, "page") == ([], [])

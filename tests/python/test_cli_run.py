@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crafted import SAME_USER
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -45,7 +46,7 @@ def run(tmp_path: Path) -> Run:
 
     def run_it(*args: object, code: int = 0, program: str | None = COMMAND) -> subprocess.CompletedProcess[str]:
         assert program is not None
-        env = {"PATH": "/nonexistent", "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+        env = {"PATH": "/nonexistent", "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8", **SAME_USER}
         words = [program, *(str(a) for a in args)]
         done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code, f"{words}: exit status {done.returncode}\n{done.stdout}{done.stderr}"
@@ -416,12 +417,12 @@ def test_damaged_files_are_refused(tmp_path: Path, run: Run, residual: nn.Module
     assert "was changed or damaged" in run("run", "data.clv", "--fill", "zeros", "--check", code=1).stderr
 
 
-def test_without_cleave_torch_models_are_looked_at_and_not_run(tmp_path: Path, run: Run, residual: nn.Module) -> None:
+def test_without_cleave_torch_models_run_on_no_tape(tmp_path: Path, run: Run, residual: nn.Module) -> None:
     assert COMMAND is not None
     saved_residual(residual, tmp_path / "model.clv")
     alone = shutil.copy(COMMAND, tmp_path / "alone")
     assert "Residual" in run("inspect", "model.clv", program=alone).stdout
-    refused = run("run", "model.clv", "--fill", "zeros", code=1, program=alone).stderr
+    refused = run("run", "model.clv", "--fill", "zeros", "--engine", "tape", code=1, program=alone).stderr
     assert "needs cleave-torch" in refused
     assert "hint: " in refused
 
@@ -568,3 +569,75 @@ def test_every_command_that_reads_a_file_lets_an_operator_through_by_name(tmp_pa
         assert "aten::from_file reads or writes files" in refused.stderr, words
         assert "hint: --allow-operator NAME" in refused.stderr, words
         run(*words, "--allow-operator", "aten::from_file")
+
+
+class Renames(nn.Module):
+    """Returns other names on negative data, and does something else with the old ones where data is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = x * 1
+        if x.sum() < 0:
+            b = self.first(x)
+            return {"b": self.second(b), "c": b}
+        a = self.first(x)
+        return {"a": a, "b": self.second(a) + 1 if x.max() > 2 else self.second(a)}
+
+
+@pytest.mark.parametrize("part", ["all", "halves"])
+@pytest.mark.parametrize("engine", ["tape", "native"])
+def test_outputs_have_no_names_of_another_way_through_the_model(
+    run: Run, tmp_path: Path, part: str, engine: str
+) -> None:
+    model = Renames().eval()
+    ways = {"small": torch.ones(2, 4), "other": -torch.ones(2, 4), "large": torch.full((2, 4), 3.0)}
+    more = [(ways["other"],), (ways["large"],)]
+    if part == "all":
+        with torch.no_grad():
+            cleave.capture(model, (ways["small"],), variants=more).save(tmp_path / "m.clv")
+    else:
+        spec = cleave.SplitSpec(boundary="after:mul")
+        cleave.prepare_split(model, example_inputs=(ways["small"],), split=spec, variants=more).save(tmp_path / "m.clv")
+    for name, x in ways.items():
+        np.save(tmp_path / f"{name}.npy", x.numpy())
+        args, how = ["m.clv"], ["--engine", engine, "--json"]
+        if part == "all":
+            args += ["--input", f"x={name}.npy"]
+        else:
+            run("run", "m.clv", "--part", "prefix", "--input", f"x={name}.npy", "--output", f"{name}.boundary", *how)
+            args += ["--part", "suffix", "--boundary", f"{name}.boundary"]
+        if name != "other":
+            run("run", *args, *how, "--output", "out.safetensors")
+            found, want = load_file(tmp_path / "out.safetensors"), model(x)
+            assert list(found) == list(want)
+            assert all(torch.allclose(found[k], want[k], atol=1e-5) for k in want)
+            continue
+        done = run("run", *args, *how, code=1)
+        assert "on this data the model returns b, c, not a, b as on its example" in done.stderr
+        assert done.stdout == ""
+
+
+class AsksForOneTensor(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return q * 2 if q is k else q + k
+
+
+@pytest.mark.parametrize("stages", [(), ("--stages", "1")])
+def test_the_source_of_a_file_asks_what_its_forward_asked(tmp_path: Path, stages: tuple[str, ...]) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = AsksForOneTensor()
+
+        def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            return self.inner(q, k).relu()
+
+    with torch.no_grad():
+        cleave.capture(Twice(), (torch.randn(2, 3), torch.randn(2, 3))).save(tmp_path / "m.clv")
+    done = subprocess.run(
+        [str(COMMAND), "source", str(tmp_path / "m.clv"), *stages], capture_output=True, text=True, check=True
+    )
+    assert "two inputs are one tensor" in done.stdout

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from crafted import SAME_USER
 from safetensors.torch import load_file
 from test_cli_run import COMMAND
 from torch import Tensor, nn
@@ -47,6 +48,7 @@ def environment(**more: str) -> dict[str, str]:
     return {
         "PATH": os.environ.get("PATH", ""),
         "HOME": os.environ.get("HOME", "/"),
+        **SAME_USER,
         "OMP_NUM_THREADS": "1",
         "LC_ALL": "C.UTF-8",
         "CLEAVE_PYTHON": sys.executable,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import cleave
 from cleave._capture import Captured, grad_mode
-from cleave._compiled import TAPE, TOLERANCE, Segment, default_options
+from cleave._compiled import TAPE, TOLERANCE, CompiledView, default_options
 from cleave.plan import Program
 
 EAGER = {"backend": "eager"}
@@ -33,9 +33,9 @@ def captured_of(model: Any, *inputs: Tensor, grad: bool = False) -> Captured:
         return cleave.capture(model, inputs, both_grad_modes=False)._main
 
 
-def segment_of(model: Any, *inputs: Tensor, grad: bool = False, options: dict[str, Any] | None = None) -> Segment:
+def segment_of(model: Any, *inputs: Tensor, grad: bool = False, options: dict[str, Any] | None = None) -> CompiledView:
     captured = captured_of(model, *inputs, grad=grad)
-    return Segment(captured, 0, captured.plan.node_count(), inference=not grad, options=options or EAGER)
+    return CompiledView(captured, 0, captured.plan.node_count(), inference=not grad, options=options or EAGER)
 
 
 def close(want: Sequence[Tensor], got: Sequence[Tensor]) -> None:
@@ -68,8 +68,8 @@ def test_prefix_and_suffix_compiled_are_the_model_at_any_batch() -> None:
     model = Conv().eval()
     captured = sized(model, torch.randn(2, 3, 8, 8))
     cut, n = captured.plan.node_count() // 2, captured.plan.node_count()
-    prefix = Segment(captured, 0, cut, inference=True, options=EAGER)
-    suffix = Segment(captured, cut, n, inference=True, options=EAGER)
+    prefix = CompiledView(captured, 0, cut, inference=True, options=EAGER)
+    suffix = CompiledView(captured, cut, n, inference=True, options=EAGER)
     for batch in (2, 3, 7):
         x = torch.randn(batch, 3, 8, 8)
         with torch.no_grad():
@@ -124,7 +124,7 @@ def test_rebound_tensors_come_after_the_outputs_as_from_the_tape() -> None:
         before = copy.deepcopy(model.state_dict())
         want = Program(captured, 0, n).run([x])
         model.load_state_dict(before)
-        got = Segment(captured, 0, n, options=EAGER).run([x])
+        got = CompiledView(captured, 0, n, options=EAGER).run([x])
     assert len(want) == 2
     close(want, got)
     assert torch.equal(model.hidden, before["hidden"]), "who calls the segment puts them into the model"
@@ -270,7 +270,7 @@ def test_a_capture_under_autocast_runs_compiled_under_autocast() -> None:
     x = torch.randn(3, 4)
     with torch.autocast("cpu", dtype=torch.float16), torch.no_grad():
         captured = cleave.capture(model, x, both_grad_modes=False)._main
-        segment = Segment(captured, 0, captured.plan.node_count(), inference=True, options=EAGER)
+        segment = CompiledView(captured, 0, captured.plan.node_count(), inference=True, options=EAGER)
         assert torch.equal(segment.run([x])[0], model(x))
     assert segment.fallback_reason is None
 

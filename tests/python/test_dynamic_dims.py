@@ -399,3 +399,22 @@ def test_an_example_of_a_special_size_does_not_cost_the_others_their_plan() -> N
     assert len(rt.variants) == 2, rt.variants
     assert "(3, 20, 24)" in rt.variants[0]
     assert rt.variants[1].startswith("(B, H, W) = (2, 16, 16)")
+
+
+def test_a_plan_says_whether_sizes_are_divided_whatever_its_text_holds() -> None:
+    inner = nn.ModuleDict({"a//b": nn.Linear(4, 4)})
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner["a//b"](x)
+
+    named = cleave.capture(Named().eval(), torch.randn(2, 4), dynamic_batch=(1, 8))._main.plan
+    assert "//" in named.text()
+    assert not named.divides()
+    strided = nn.Conv1d(4, 4, 3, stride=2).eval()
+    sizes = {"dynamic_dims": {"input": {2: "N"}}, "dynamic_ranges": {"N": (8, 32)}}
+    assert cleave.capture(strided, torch.randn(2, 4, 16), **sizes)._main.plan.divides()

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import cleave
 from cleave._capture import Captured, grad_mode, own_copy
-from cleave._compiled import TOLERANCE, Segment
-from cleave._cuda_graph import GRAPH, TAPE, GraphSegment, _Graph
+from cleave._compiled import TOLERANCE, CompiledView
+from cleave._cuda_graph import GRAPH, TAPE, GraphView, _Graph
 from cleave.plan import Program
 
 GENERATOR = torch.Generator()
@@ -30,9 +30,9 @@ def captured_of(model: Any, *inputs: Tensor, grad: bool = False) -> Captured:
         return cleave.capture(model, inputs, both_grad_modes=False)._main
 
 
-def graph_of(model: Any, *inputs: Tensor, **options: Any) -> GraphSegment:
+def graph_of(model: Any, *inputs: Tensor, **options: Any) -> GraphView:
     captured = captured_of(model, *inputs)
-    return GraphSegment(captured, 0, captured.plan.node_count(), **options)
+    return GraphView(captured, 0, captured.plan.node_count(), **options)
 
 
 # ---- without a device ------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_the_number_of_graphs_is_checked() -> None:
         graph_of(Conv().eval(), torch.randn(2, 3, 8, 8), max_graphs=0)
 
 
-class Pretended(GraphSegment):
+class Pretended(GraphView):
     """Captures and replays on the tape, so that the keeping of graphs can be seen without a device."""
 
     captures = 0
@@ -253,7 +253,7 @@ def test_prefix_and_suffix_as_graphs_are_the_model_at_any_batch() -> None:
     model = cuda(Conv())
     captured = sized(model, randn(0, 2, 3, 8, 8))
     cut, n = captured.plan.node_count() // 2, captured.plan.node_count()
-    prefix, suffix = GraphSegment(captured, 0, cut, max_graphs=2), GraphSegment(captured, cut, n, max_graphs=2)
+    prefix, suffix = GraphView(captured, 0, cut, max_graphs=2), GraphView(captured, cut, n, max_graphs=2)
     tape = Program(captured, 0, n, inference=True)
     for batch in (2, 3, 7, 2, 5, 3):
         x = randn(batch, batch, 3, 8, 8)
@@ -384,7 +384,7 @@ def test_with_grad_wanted_a_graph_segment_uses_the_tape() -> None:
     model = cuda(Fn(lambda lin, x: lin(x)))
     x = randn(0, 3, 4)
     captured = captured_of(model, x, grad=True)
-    segment = GraphSegment(captured, 0, captured.plan.node_count(), inference=False)
+    segment = GraphView(captured, 0, captured.plan.node_count(), inference=False)
     segment.run([x])[0].sum().backward()
     assert model.lin.weight.grad is not None
     assert "gradients" in (segment.fallback_reason or "")
@@ -395,7 +395,7 @@ def test_with_grad_wanted_a_graph_segment_uses_the_tape() -> None:
 def test_inductor_with_cuda_graphs_does_not_overwrite_its_outputs() -> None:
     model = cuda(Conv())
     captured = captured_of(model, randn(0, 2, 3, 8, 8))
-    segment = Segment(captured, 0, captured.plan.node_count(), inference=True)
+    segment = CompiledView(captured, 0, captured.plan.node_count(), inference=True)
     inputs = [randn(s, 2, 3, 8, 8) for s in range(5)]
     got = [segment.run([x])[0] for x in inputs]
     assert (segment.active_backend, segment.fallback_reason) == ("inductor fullgraph", None)
@@ -410,7 +410,7 @@ def test_training_through_inductor_on_a_gpu_gives_the_gradients_of_eager() -> No
     model = cuda(Fn(lambda lin, x: torch.relu(lin(x)).square()))
     x = randn(0, 3, 4)
     captured = captured_of(model, x, grad=True)
-    segment = Segment(captured, 0, captured.plan.node_count())
+    segment = CompiledView(captured, 0, captured.plan.node_count())
     got = torch.autograd.grad(segment.run([x])[0].sum(), model.parameters())
     want = torch.autograd.grad(model(x).sum(), model.parameters())
     assert segment.fallback_reason is None

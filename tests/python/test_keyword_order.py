@@ -107,3 +107,85 @@ def test_the_reason_is_shown_where_a_call_has_more_inputs_than_the_example() -> 
     split = cleave.prepare_split(Optional().eval(), example_inputs=(x,), split="50%")
     with torch.no_grad(), pytest.raises(cleave.CleaveError, match=r"mask|numpy|tolist|data"):
         split.run_prefix(x, p)
+
+
+class AsksGrad(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.linear(x) * (100.0 if x.requires_grad else 1.0))
+
+
+def files(model: nn.Module, args: tuple[Tensor, ...], others: list[Any], folder: Path) -> dict[str, Any]:
+    """The same model from a file, whole and in two halves, and as a file that C cuts."""
+    with torch.no_grad():
+        cleave.capture(model, args, variants=others).save(folder / "whole.clv")
+        split = cleave.prepare_split(model, example_inputs=args, split="50%", variants=others)
+        prefix, suffix = (cleave.load(p) for p in split.save(folder / "halves"))
+        cleave.pipe_model(model, args, nparts=2, training=False, variants=others).save(folder / "pipe.clv")
+    whole = cleave.load(folder / "whole.clv")
+    whole.split("50%", folder / "p.clv", folder / "s.clv")
+    first, second = cleave.load(folder / "p.clv"), cleave.load(folder / "s.clv")
+    boxed = cleave.load(folder / "whole.clv", sandbox=True)
+    return {
+        "whole": whole,
+        "sandbox": boxed,
+        "halves": lambda *a: suffix.run_suffix(prefix.run_prefix(*a)),
+        "cut": lambda *a: second.run_suffix(first.run_prefix(*a)),
+        "pipe": cleave.load(folder / "pipe.clv"),
+    }
+
+
+def test_a_file_refuses_one_tensor_for_two_inputs_where_the_forward_asks(tmp_path: Path) -> None:
+    model = Same().eval()
+    with torch.no_grad():
+        for kind, call in files(model, (x, p), [], tmp_path).items():
+            assert torch.equal(call(x, p), model(x, p)), kind
+            with pytest.raises(cleave.InputError, match=r"q and k are one and the same tensor"):
+                call(x, x)
+        for kind, call in files(model, (x, x), [], tmp_path).items():
+            assert torch.equal(call(x, x), model(x, x)), kind
+            with pytest.raises(cleave.InputError, match=r"q and k are two tensors"):
+                call(x, x.clone())
+
+
+def test_a_file_has_the_variant_for_one_tensor_given_twice(tmp_path: Path) -> None:
+    model = Same().eval()
+    with torch.no_grad():
+        for kind, call in files(model, (x, p), [(x, x)], tmp_path).items():
+            for args in ((x, p), (x, x), (x, p), (p, p)):
+                assert torch.equal(call(*args), model(*args)), kind
+
+
+def test_a_file_does_not_care_where_the_forward_does_not_ask(tmp_path: Path) -> None:
+    class Plain(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return torch.relu(q * 2) + k
+
+    model = Plain()
+    cleave.capture(model, (x, p)).save(tmp_path / "m.clv")
+    call = cleave.load(tmp_path / "m.clv")
+    assert torch.equal(call(x, x), model(x, x))
+
+
+def test_a_file_is_held_to_the_grad_flag_that_the_forward_asks_for(tmp_path: Path) -> None:
+    model, wanted = AsksGrad().eval(), x.clone().requires_grad_()
+    with torch.no_grad():
+        for kind, call in files(model, (x,), [], tmp_path).items():
+            assert torch.equal(call(x), model(x)), kind
+            with pytest.raises(cleave.InputError, match=r"input x requires grad, for which the forward asks"):
+                call(wanted)
+
+
+def test_a_file_with_sizes_has_its_variants_at_all_of_them(tmp_path: Path) -> None:
+    model = Same().eval()
+    with torch.no_grad():
+        plan = cleave.capture(model, (x, p), dynamic_batch=(1, 8), variants=[(x, x)])
+        plan.save(tmp_path / "m.clv", prove="all")
+        call = cleave.load(tmp_path / "m.clv")
+        for n in (1, 5, 8):
+            a, b = torch.randn(n, 4), torch.randn(n, 4)
+            assert torch.equal(call(a, b), model(a, b))
+            assert torch.equal(call(a, a), model(a, a))

@@ -61,8 +61,8 @@ def test_a_run_that_needs_too_much_memory_ends(tmp_path: Path) -> None:
         cleave.capture(Wide(), x).save(file)
     for level in ("none", "safe"):
         with pytest.raises(cleave.LimitError, match="bytes"):
-            cleave.load(file, max_memory=6_000_000, optimize=level)(x)
-        model = cleave.load(file, max_memory=40_000_000, optimize=level)
+            cleave.load(file, sandbox=False, max_memory=6_000_000, optimize=level)(x)
+        model = cleave.load(file, sandbox=False, max_memory=40_000_000, optimize=level)
         for _ in range(5):  # what a run had is not counted in the next
             assert torch.equal(model(x), Wide()(x))
 
@@ -79,7 +79,7 @@ def test_a_view_that_is_larger_than_memory_is_not_gone_through(tmp_path: Path) -
     rewrite_plan(file, lambda text: text.replace("[64, 4]", f"[{huge}, 4]").replace("f32[64,4]", f"f32[{huge},4]"))
     begin = time.monotonic()
     with pytest.raises(cleave.LimitError, match="elements, more than"):
-        cleave.load(file, max_memory=1 << 30)(x)
+        cleave.load(file, sandbox=False, max_memory=1 << 30)(x)
     assert time.monotonic() - begin < 5
 
 
@@ -94,7 +94,7 @@ def test_elements_that_are_one_are_not_cleared_one_by_one(tmp_path: Path) -> Non
     rewrite_plan(file, lambda text: re.sub(r"aten::relu\(.*", made, text))
     begin = time.monotonic()
     with pytest.raises(cleave.LimitError, match="elements, more than"):
-        cleave.load(file, max_memory=1 << 20)(x)
+        cleave.load(file, sandbox=False, max_memory=1 << 20)(x)
     assert time.monotonic() - begin < 5
 
 
@@ -153,7 +153,7 @@ def test_a_list_of_too_many_tensors_is_not_made(tmp_path: Path, name: str) -> No
     file, x, many = tmp_path / "m.clv", torch.randn(1), 400_000
     with torch.no_grad():
         cleave.capture(Many(), x).save(file)
-    assert cleave.load(file, max_memory=1 << 20)(x).shape == Many()(x).shape
+    assert cleave.load(file, sandbox=False, max_memory=1 << 20)(x).shape == Many()(x).shape
 
     def grow(text: str) -> str:
         text = re.sub(
@@ -166,7 +166,7 @@ def test_a_list_of_too_many_tensors_is_not_made(tmp_path: Path, name: str) -> No
 
     rewrite_plan(file, grow)
     with pytest.raises(cleave.LimitError, match=r"needs .* bytes more"):
-        cleave.load(file, max_memory=20 << 20)(x)
+        cleave.load(file, sandbox=False, max_memory=20 << 20)(x)
 
 
 def test_another_thread_ends_runs_that_have_begun(long: Path) -> None:

@@ -50,7 +50,9 @@ def close(got: Tensor, want: Tensor) -> None:
 
 def capture(level: str | Optimize, batch: Any = None) -> tuple[Block, cleave.Plan]:
     net = Block().eval()
-    return net, cleave.capture(net, torch.rand(4, 3, 8, 8), optimize=level, dynamic_batch=batch)
+    return net, cleave.capture(
+        net, torch.rand(4, 3, 8, 8), optimize=Optimize(level, off=("native",)), dynamic_batch=batch
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -159,7 +161,7 @@ def test_what_is_the_same_in_every_run_is_made_once() -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @torch.no_grad()
 def test_what_is_made_once_with_sizes_that_change(level: str) -> None:
-    plan = cleave.capture(table, torch.rand(3, 8), optimize=level, dynamic_batch=(1, 16))
+    plan = cleave.capture(table, torch.rand(3, 8), optimize=Optimize(level, off=("native",)), dynamic_batch=(1, 16))
     assert ("prelude 4" in plan.optimizations()) == (level != "none")
     for rows in (1, 2, 9):
         x = torch.rand(rows, 8)
@@ -225,7 +227,7 @@ def test_random_numbers_are_drawn_as_before() -> None:
 
     x = torch.rand(3, 8)
     for level in LEVELS:
-        plan = cleave.capture(noisy, x, optimize=level)
+        plan = cleave.capture(noisy, x, optimize=Optimize(level, off=("native",)))
         torch.manual_seed(1)
         want = noisy(x)
         torch.manual_seed(1)
@@ -246,7 +248,7 @@ def test_a_model_that_counts_is_run_once_a_call() -> None:
 
     net = Counter().eval()
     x = torch.rand(1, 1, 5, 5)
-    plan = cleave.capture(net, x, optimize="fast")
+    plan = cleave.capture(net, x, optimize=Optimize("fast", off=("native",)))
     for n in (1, 2, 3):
         plan(x)
         assert net.calls == n
@@ -280,7 +282,9 @@ def test_threads_share_a_plan(level: str) -> None:
 def test_splits(level: str) -> None:
     net = Block().eval()
     spec = cleave.SplitSpec(boundary="50%", dynamic_batch=(2, 16))
-    runtime = cleave.prepare_split(net, example_inputs=(torch.rand(4, 3, 8, 8),), split=spec, optimize=level)
+    runtime = cleave.prepare_split(
+        net, example_inputs=(torch.rand(4, 3, 8, 8),), split=spec, optimize=Optimize(level, off=("native",))
+    )
     for rows in (2, 4, 7):
         x = torch.rand(rows, 3, 8, 8)
         got = runtime.run_suffix(runtime.run_prefix(x))
@@ -415,7 +419,7 @@ def test_operators_of_others_are_called_once_a_run() -> None:
     counts = []
     for level in ("none", "fast"):
         calls.clear()
-        cleave.capture(lambda x: counted_double(net(x)), x, optimize=level)(x)
+        cleave.capture(lambda x: counted_double(net(x)), x, optimize=Optimize(level, off=("native",)))(x)
         counts.append(len(calls))
     assert counts[0] == counts[1]
 
@@ -428,7 +432,7 @@ def fast_plan() -> str:
     net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU()).eval()
     x = torch.rand(4, 3, 32, 32)
     with torch.no_grad():
-        plan = cleave.capture(net, x, optimize="fast")
+        plan = cleave.capture(net, x, optimize=Optimize("fast", off=("native",)))
         close(plan(x), net(x))
     assert plan.optimizations().rstrip() in plan.inspect().replace("\n  ", "\n")
     return plan.optimizations()

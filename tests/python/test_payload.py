@@ -826,6 +826,13 @@ def test_a_small_file_cannot_ask_for_much_memory() -> None:
     assert torch.equal(BoundaryPayload.from_bytes(data).tensors["x"], x)
 
 
+def test_a_tensor_with_wide_gaps_keeps_its_strides() -> None:
+    x = torch.arange(500_000 * 60, dtype=torch.float32)[::60]
+    got = BoundaryPayload.from_bytes(boundary(tensors={"x": x}, values=None).to_bytes()).tensors["x"]
+    assert got.stride() == (60,)
+    assert torch.equal(got, x)
+
+
 @needs_zstd
 def test_damaged_zstd_is_refused_without_a_checksum_too() -> None:
     data = boundary(tensors={"x": torch.relu(torch.randn(4000))}, values=None).to_bytes("zstd", checksum=False)

@@ -1299,3 +1299,109 @@ def test_the_profile_stays_beside_the_output_file_and_gives_the_same_stages_agai
     again = compat.pipe_model(model, model_args=x, nparts=2, n_iter=2, output_file=tmp_path / "net.py")
     assert again.profile == first.profile == kept
     assert again.stage_of == first.stage_of
+
+
+class Asks(nn.Module):
+    """Asks what its inputs are: whether two are the same tensor, whether one requires grad."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        yes = q is k if self.what == "same" else q.requires_grad
+        return self.last(self.first(q) * 2 if yes else self.first(q) + k)
+
+
+def calls(what: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    q, k = torch.randn(3, 4), torch.randn(3, 4)
+    return (q, k), (q, q) if what == "same" else (q.clone().requires_grad_(), k)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("what", ["same", "grad"])
+def test_a_stage_refuses_inputs_of_which_the_forward_asks_something_else(what: str, turned: bool) -> None:
+    model = Asks(what).eval()
+    mine, other = calls(what)[::-1] if turned else calls(what)
+    with torch.no_grad():
+        found = cleave.pipe_model(model, example_inputs=mine, nparts=2, profile="estimate")
+        assert torch.equal(in_sequence(found, *mine), model(*mine))
+        said = "tensor (as|than) input 0, which the forward may ask" if what == "same" else "for which the forward asks"
+        with pytest.raises(cleave.InputError, match=f"stage 0: .*{said}"):
+            in_sequence(found, *other)
+        assert torch.equal(in_sequence(found, *mine), model(*mine))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("what", ["same", "grad"])
+@pytest.mark.parametrize("halves", [False, True])
+def test_generated_source_asks_what_the_forward_asked_of_its_inputs(what: str, turned: bool, halves: bool) -> None:
+    model = Asks(what).eval()
+    mine, other = calls(what)[::-1] if turned else calls(what)
+    with torch.no_grad():
+        if halves:
+            spec = cleave.SplitSpec(boundary="after:first")
+            split = cleave.prepare_split(model, example_inputs=mine, split=spec)
+            file: dict[str, Any] = {}
+            exec(split.source("prefix"), file)
+            code = file["Prefix"]().eval()
+            code.load_state_dict(model.state_dict(), strict=False)
+            assert "GuardError" not in split.source("suffix")
+            code(*mine)
+        else:
+            found = cleave.pipe_model(model, example_inputs=mine, nparts=2, profile="estimate")
+            file = {}
+            exec(found.source(), file)
+            code = file["Pipeline"]()
+            file["load_model_state"](code.stages, found.state_dict())
+            assert torch.equal(code.eval()(*mine), model(*mine))
+        with pytest.raises(RuntimeError, match="the forward may ask: it was captured otherwise"):
+            code(*other)
+
+
+class Renames(nn.Module):
+    """Returns other names in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        a = self.first(x)
+        b = self.last(a)
+        return {"a": a, "b": b} if self.training else {"b": b, "c": a}
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_output_of_stages_has_the_names_of_the_mode_that_ran(training: bool) -> None:
+    model, x = Renames().train(training), torch.randn(3, 4)
+    found = cleave.pipe_model(model, example_inputs=(x,), nparts=2, profile="estimate", training=training)
+    for mode in (training, not training, training):
+        for m in (model, *found.stages):
+            m.train(mode)
+        got, want = in_sequence(found, x), model(x)
+        assert list(got) == list(want)
+        assert all(torch.equal(got[k], want[k]) for k in want)
+
+
+class Named(nn.Module):
+    """Modules with names that a stage could have use for."""
+
+    NAMES = ("before", "choose", "variant", "ran", "now", "returned", "guards")
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in self.NAMES:
+            self.add_module(name, nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.NAMES:
+            x = getattr(self, name)(x)
+        return x
+
+
+def test_modules_may_have_any_of_these_names() -> None:
+    model, x = Named(), torch.randn(3, 4)
+    found = cleave.pipe_model(model, example_inputs=(x,), nparts=2, profile="estimate")
+    assert torch.equal(in_sequence(found, x), model(x))

@@ -80,8 +80,8 @@ def key_of(file: Path) -> Path:
 def compiled(path: Path, **more: Any) -> list[bool]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = cleave.load(path, **more)
-    torch.testing.assert_close(model(X), cleave.load(path, tape_only=True)(X))
+        model = cleave.load(path, sandbox=False, **more)
+    torch.testing.assert_close(model(X), cleave.load(path, sandbox=False, tape_only=True)(X))
     for s in model.segments:
         assert s.compiled or re.search("allowed|damaged", s.reason or "")
     return [s.compiled for s in model.segments]

@@ -611,3 +611,31 @@ def test_inductor_in_a_fresh_process_and_without_python(tmp_path: Path, program:
         ):
             assert told.count("a compiled segment runs operator by operator") == warned, told
             torch.testing.assert_close(got, net(x).detach(), **CLOSE)
+
+
+class Asks(nn.Module):
+    """Asks what its inputs are: whether two are the same tensor, whether one requires grad."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.l = what, nn.Linear(4, 4)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        yes = q is k if self.what == "same" else q.requires_grad
+        return self.l(q) * 2 if yes else self.l(q) + k
+
+
+@pytest.mark.parametrize("what", ["same", "grad"])
+def test_a_script_asks_what_the_forward_asked_of_its_inputs(what: str) -> None:
+    model, q, k = Asks(what).eval(), torch.randn(3, 4), torch.randn(3, 4)
+    other = (q, q) if what == "same" else (q.clone().requires_grad_(), k)
+    said = "q are the same tensor, for which the model asks" if what == "same" else "q did not require grad where this"
+    with torch.no_grad():
+        script = cleave.trace(model, (q, k), dryrun=True).to_torchscript()
+        assert torch.equal(script(q, k), model(q, k))
+        with pytest.raises(Exception, match=said):
+            script(*other)
+        assert torch.equal(script(q, q.clone()), model(q, q.clone()))
+    if what == "same":
+        with pytest.raises(cleave.CaptureError, match="TorchScript cannot ask that; trace it with two tensors"):
+            cleave.trace(model, (q, q), dryrun=True).to_torchscript()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from crafted import SAME_USER
 from real_models import resnet50
 from safetensors.torch import load_file
 from test_cli_run import COMMAND
@@ -87,7 +88,7 @@ def run_without_python(path: Path, inputs: dict[str, Tensor]) -> tuple[Tensor, s
     for name, t in inputs.items():
         np.save(path.parent / f"{name}.npy", t.numpy())
         words += ["--input", f"{name}={name}.npy"]
-    env = {"PATH": "/nonexistent", "OMP_NUM_THREADS": "1", **openvino_folder()}
+    env = {"PATH": "/nonexistent", "OMP_NUM_THREADS": "1", **SAME_USER, **openvino_folder()}
     done = subprocess.run(words, cwd=path.parent, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(iter(load_file(path.parent / "out.safetensors").values())), done.stderr

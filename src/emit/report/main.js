@@ -11,7 +11,7 @@ const state = {
   maxBytes: 0,
 };
 
-/* For those who listen: what has just happened. */
+/* Tells listeners about a change. */
 function say(words) {
   $('said').textContent = words;
 }

@@ -1,0 +1,28 @@
+# Kernels of the native engine: src/native/simd is compiled once per instruction set, into objects that the core takes in. What
+# runs is chosen on the machine (src/native/isa.c). No contraction: a sum that is fused says so.
+file(GLOB simd_sources CONFIGURE_DEPENDS src/native/simd/*.c)
+function(cleave_isa name)
+	add_library(native-${name} OBJECT ${simd_sources})
+	target_include_directories(native-${name} PRIVATE src include)
+	string(TOUPPER ${name} upper)
+	target_compile_definitions(native-${name} PRIVATE NATIVE_${upper})
+	target_compile_options(native-${name} PRIVATE -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math ${ARGN})
+	cleave_own_code(native-${name})
+	target_sources(cleave-core-objects INTERFACE $<TARGET_OBJECTS:native-${name}>)
+	set(native_objects ${native_objects} $<TARGET_OBJECTS:native-${name}> PARENT_SCOPE)
+endfunction()
+
+if(CLEAVE_EDGE) # what is faster for being larger stays so
+	set_source_files_properties(src/native/simd/loops.c PROPERTIES COMPILE_OPTIONS -O2)
+	file(GLOB computing CONFIGURE_DEPENDS src/native/*.c)
+	set_source_files_properties(${computing} PROPERTIES COMPILE_OPTIONS -O2)
+	set_property(SOURCE src/file/narrow.c APPEND PROPERTY COMPILE_OPTIONS -O2)
+endif()
+set(native_objects "")
+cleave_isa(base $<$<BOOL:${CLEAVE_EDGE}>:-O2>)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+	cleave_isa(avx2 -mavx2 -mfma -mf16c)
+	cleave_isa(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+	cleave_isa(neon)
+endif()

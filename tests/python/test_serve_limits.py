@@ -1,0 +1,300 @@
+"""`cleave serve` keeps to its limits: memory of requests and answers, descriptors, readers that are slow."""
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from serving import NEEDS_SERVER, Server, infer_body, memory_within, save_net, serving
+
+import cleave
+
+pytestmark = NEEDS_SERVER
+
+X = np.arange(-4, 4, dtype=np.float32).reshape(2, 4)
+
+
+class Wide(torch.nn.Module):
+    """A few bytes become megabytes."""
+
+    def forward(self, x):
+        return x.unsqueeze(1) * torch.ones(1 << 20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("limits")
+    save_net(folder)
+    cleave.capture(Wide(), (torch.ones(1),)).save(folder / "wide.clv")
+    return folder
+
+
+def wait_until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def metric(server: Server, name: str) -> float:
+    text = server.ask("GET", "/metrics")[2].decode()
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.split("{")[0].split()[0] == name)
+
+
+def spent(pid):
+    """Seconds of CPU time."""
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- descriptors ----------------------------------------------------------------------------------------------------
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def test_as_many_connections_as_asked_for_have_descriptors(folder, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2000:
+        pytest.skip("this machine gives a process too few descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1800), hard))
+    try:
+        with (
+            serving(folder / "net.clv", "--max-connections", "1500", "--log", "off", log=tmp_path / "log") as s,
+            contextlib.ExitStack() as links,
+        ):
+            assert resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE)[0] >= 1500
+            for _ in range(1400):
+                links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+            wait_until(lambda: metric(s, "cleave_connections") > 1400)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_few_descriptors_mean_fewer_connections_and_leave_some_for_files(folder, tmp_path):
+    with (
+        serving(folder / "net.clv", "--log", "off", log=tmp_path / "log", descriptors=128) as s,
+        contextlib.ExitStack() as links,
+    ):
+        assert "only 128 descriptors" in s.log.read_text()
+        first = links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        for _ in range(200):
+            links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        first.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert first.recv(100).startswith(b"HTTP/1.1 200")
+        assert open_files(s.process.pid) < 110
+
+
+def test_a_server_without_descriptors_waits_instead_of_turning_round(folder, tmp_path):
+    with serving(folder / "net.clv", "--log", "off", log=tmp_path / "log") as s, contextlib.ExitStack() as links:
+        before = resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE)
+        link = links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        request = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+        link.sendall(request)
+        assert link.recv(100).startswith(b"HTTP/1.1 200")
+        resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (open_files(s.process.pid), before[1]))
+        waiting = [links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20)) for _ in range(5)]
+        waiting[0].sendall(request)
+        start = spent(s.process.pid)
+        time.sleep(2)
+        assert spent(s.process.pid) - start < 1  # of two seconds
+        link.sendall(request)
+        assert link.recv(100).startswith(b"HTTP/1.1 200")
+        resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, before)
+        assert waiting[0].recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_an_early_answer_over_http2_reaches_its_client(folder, tmp_path):
+    post = bytes([0x83, 0x86]) + b"\x04\x14/v2/models/net/infer" + b"\x01\x01x" + b"\x00\x0econtent-length\x078000000"
+    with serving(folder / "net.clv", "--max-body", "1Mi", "--log", "off", log=tmp_path / "log") as s:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=5) as link:
+            link.sendall(START + frame(4, 0, 0) + frame(1, 4, 1, post) + frame(0, 0, 1, b"a" * 1000))
+            got = b""
+            while b"larger than the server takes" not in got:
+                more = link.recv(4096)
+                assert more, got
+                got += more
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_json_count_as_memory(folder, tmp_path):
+    options = ["--max-held", "64Ki", "--max-json", "1Mi"]
+    with serving(folder / "net.clv", *options, "--log", "off", log=tmp_path / "log") as s:
+        one = {"name": "x", "datatype": "FP32", "shape": [1 << 20, 4], "data": [1]}
+        status, answer = s.json("POST", "/v2/models/net/infer", {"inputs": [one]})
+        assert status == 413, answer
+        assert "memory" in answer["error"]
+        several = [{**one, "name": f"x{i}", "shape": [3000, 4], "data": [0] * 12000} for i in range(3)]
+        body = json.dumps({"inputs": several}).replace(" ", "")
+        assert len(body) < 80_000
+        assert metric(s, "cleave_bytes_held") < 1000
+        status, fields, answer = s.ask("POST", "/v2/models/net/infer", body)
+        assert (status, fields.get("retry-after")) == (503, "1"), answer
+        assert s.ask("POST", "/v2/models/net/infer", *infer_body({"x": X}))[0] == 200
+        wait_until(lambda: metric(s, "cleave_bytes_held") < 1000)
+
+
+def test_bodies_beyond_what_is_held_are_told_to_try_again(folder, tmp_path):
+    with (
+        serving(folder / "net.clv", "--max-held", "1Mi", "--log", "off", log=tmp_path / "log") as s,
+        contextlib.ExitStack() as links,
+    ):
+        head = b"POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 700000\r\n\r\n"
+        first = links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        first.sendall(head + b"a" * 600_000)
+        wait_until(lambda: metric(s, "cleave_bytes_held") >= 600_000)
+        second = links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        with contextlib.suppress(OSError):
+            second.sendall(head + b"a" * 600_000)
+        answer = second.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 503"), answer
+        assert b"Retry-After: 1" in answer
+        first.close()
+        wait_until(lambda: metric(s, "cleave_bytes_held") < 1000)
+
+
+def test_grpc_calls_beyond_what_is_held_are_resource_exhausted(folder, tmp_path):
+    grpcclient = pytest.importorskip("tritonclient.grpc")
+    with (
+        serving(folder / "net.clv", "--max-held", "256Ki", "--log", "off", log=tmp_path / "log") as s,
+        grpcclient.InferenceServerClient(s.url) as c,
+        contextlib.ExitStack() as links,
+    ):
+        holder = links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        holder.sendall(
+            b"POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 250000\r\n\r\n" + b"a" * 240_000
+        )
+        wait_until(lambda: metric(s, "cleave_bytes_held") >= 240_000)
+        big = grpcclient.InferInput("x", [2000, 4], "FP32")
+        big.set_data_from_numpy(np.ones((2000, 4), np.float32))
+        with pytest.raises(Exception, match="RESOURCE_EXHAUSTED"):
+            c.infer("net", [big])
+        holder.close()
+        wait_until(lambda: metric(s, "cleave_bytes_held") < 1000)
+        small = grpcclient.InferInput("x", [2, 4], "FP32")
+        small.set_data_from_numpy(X)
+        assert c.infer("net", [small]).as_numpy(c.get_model_metadata("net").outputs[0].name).shape == (2, 3)
+
+
+def test_a_run_that_needs_more_than_max_memory_says_so(folder, tmp_path):
+    with serving(folder / "wide.clv", "--max-memory", "1Mi", "--log", "off", log=tmp_path / "log") as s:
+        status, fields, answer = s.ask("POST", "/v2/models/wide/infer", *infer_body({"x": np.ones(1, np.float32)}))
+        assert (status, fields.get("retry-after")) == (503, "1"), answer
+        assert b"memory" in answer
+
+
+def test_answers_that_nobody_reads_count_and_are_given_up(folder, tmp_path):
+    options = ["--max-held", "16Mi", "--header-timeout", "3"]
+    body, fields = infer_body({"x": np.ones(1, np.float32)})
+    head = "".join(f"{k}: {v}\r\n" for k, v in fields.items())
+    request = (
+        f"POST /v2/models/wide/infer HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    )
+    with (
+        serving(folder / "wide.clv", *options, "--log", "off", log=tmp_path / "log") as s,
+        contextlib.ExitStack() as links,
+    ):
+        states = []
+        with memory_within(s.process.pid, 64 << 20):
+            for _ in range(20):
+                link = links.enter_context(socket.socket())
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                link.settimeout(20)
+                link.connect(("127.0.0.1", s.port))
+                link.sendall(request)
+                states.append(link.recv(12))
+        assert states.count(b"HTTP/1.1 200") in range(3, 9), states
+        assert states.count(b"HTTP/1.1 503") == 20 - states.count(b"HTTP/1.1 200")
+        assert s.ask("GET", "/v2/health/live")[0] == 200
+        wait_until(lambda: metric(s, "cleave_bytes_held") < 1 << 20)
+        assert s.ask("POST", "/v2/models/wide/infer", body, fields)[0] == 200
+
+
+START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def stream_head(path):
+    """Fields of a call of gRPC."""
+    return (
+        bytes([0x83, 0x86, 0x04, len(path)])
+        + path.encode()
+        + b"\x01\x01x"
+        + b"\x00\x0ccontent-type\x10application/grpc"
+        + b"\x00\x02te\x08trailers"
+    )
+
+
+def message(*fields):
+    """A protocol buffer of these (number, bytes)."""
+    out = b""
+    for number, data in fields:
+        out += bytes([number << 3 | 2, len(data)]) + data
+    return out
+
+
+def stream_of_wide(count):
+    """A call with so many requests, each of which has 4 MiB as its answer."""
+    x = message((1, b"x"), (2, b"FP32"), (3, b"\x01"))
+    call = message((1, b"wide"), (5, x), (7, np.ones(1, np.float32).tobytes()))
+    framed = b"\0" + struct.pack(">I", len(call)) + call
+    head = stream_head("/inference.GRPCInferenceService/ModelStreamInfer")
+    window = frame(4, 0, 0, struct.pack(">HI", 4, 0x7FFFFFFF)) + frame(8, 0, 0, struct.pack(">I", 0x7FFF0000))
+    return START + window + frame(1, 4, 1, head) + b"".join(frame(0, 0, 1, framed) for _ in range(count))
+
+
+def test_a_stream_whose_answers_nobody_reads_stops_running(folder, tmp_path):
+    options = ["--idle-timeout", "4"]
+    with (
+        serving(folder / "wide.clv", *options, "--log", "off", log=tmp_path / "log") as s,
+        contextlib.ExitStack() as links,
+    ):
+        link = links.enter_context(socket.socket())
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        link.connect(("127.0.0.1", s.port))
+        with memory_within(s.process.pid, 64 << 20):
+            link.sendall(stream_of_wide(200))
+            time.sleep(1.5)
+        assert 0 < metric(s, "cleave_executions_total") < 20
+        wait_until(lambda: metric(s, "cleave_connections") == 1)  # it was given up
+        wait_until(lambda: metric(s, "cleave_bytes_held") < 1000)
+
+
+def test_all_messages_of_a_stream_are_answered_to_a_client_that_reads(folder, tmp_path):
+    with serving(folder / "wide.clv", "--log", "off", log=tmp_path / "log") as s, contextlib.ExitStack() as links:
+        link = links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        sending = threading.Thread(target=link.sendall, args=(stream_of_wide(10),))
+        sending.start()
+        got = 0
+        while got < 10 * (4 << 20):
+            more = link.recv(1 << 20)
+            assert more
+            got += len(more)
+        sending.join()
+        assert metric(s, "cleave_executions_total") == 10
+
+
+def test_a_stream_of_many_bad_messages_is_answered_one_by_one(folder, tmp_path):
+    with serving(folder / "net.clv", "--log", "off", log=tmp_path / "log") as s, contextlib.ExitStack() as links:
+        link = links.enter_context(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+        head = stream_head("/inference.GRPCInferenceService/ModelStreamInfer")
+        bad = b"\0\0\0\0\2\xff\xff" * 2000
+        link.sendall(START + frame(4, 0, 0) + frame(1, 4, 1, head))
+        with contextlib.suppress(OSError):
+            for _ in range(100):
+                link.sendall(frame(0, 0, 1, bad))
+        assert s.ask("POST", "/v2/models/net/infer", *infer_body({"x": X}))[0] == 200
