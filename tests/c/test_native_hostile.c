@@ -61,7 +61,8 @@ static void a_result_of_another_shape_than_the_operator_gives_is_an_error(void *
 		"f32[2,2,16384]\noutput %2\n",
 		"input %0 f32[2,8] name=\"x\"\n%1 = aten::_softmax(%0, 1, false) -> f32[4,4]\noutput %1\n",
 		"input %0 f32[2,8] name=\"x\"\n%1 = aten::log_softmax.int(%0, 1, none) -> f32[4,4]\noutput %1\n",
-		"input %0 f32[1,4,8] name=\"x\"\ninput %1 f32[8,8] name=\"w\"\n%2 = aten::matmul(%0, %1) -> f32[64,4,8]\noutput "
+		"input %0 f32[1,4,8] name=\"x\"\ninput %1 f32[8,8] name=\"w\"\n%2 = aten::matmul(%0, %1) -> "
+	    "f32[64,4,8]\noutput "
 		"%2\n",
 		"input %0 f32[1,4,8] name=\"x\"\ninput %1 f32[24,8] name=\"w\"\ninput %2 f32[8,8] name=\"o\"\ninput %3 f32[8] "
 		"name=\"v\"\n%4 = aten::expand(%3, [3, 8]) -> f32[3,8] view-of %3\n%5 = aten::reshape(%4, [24]) -> f32[24]\n"
@@ -87,7 +88,8 @@ static void sizes_that_wrap_are_errors(void **state)
 		"%3 = aten::conv_transpose2d.input(%0, %2, none, [1,1], [524288,262144], [1,1], 16384, [1,1]) -> "
 		"f32[1,16384,1,1]\noutput %3\n",
 		"input %0 f32[1,0,4,8] name=\"q\"\ninput %1 f32[1,3,4,8] name=\"k\"\n"
-		"%2 = aten::scaled_dot_product_attention(%0, %1, %1, none, 0.0, false, none, true) -> f32[1,0,4,8]\noutput %2\n",
+		"%2 = aten::scaled_dot_product_attention(%0, %1, %1, none, 0.0, false, none, true) -> f32[1,0,4,8]\noutput "
+	    "%2\n",
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
