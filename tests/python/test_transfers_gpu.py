@@ -32,8 +32,11 @@ class Net(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def one_kind_of_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def one_kind_of_sum() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32  # no attribute of the object, so not for `monkeypatch`
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def split_of(mode: str = "generated_eager") -> cleave.SplitRuntime:
