@@ -357,11 +357,11 @@ PyObject *plan_py_html(PlanObject *o, PyObject *args, PyObject *kwargs)
 }
 
 /* (place in the generated module, state name or None, data of a constant or None) */
-static PyObject *place_of(PlanObject *o, value_id v)
+static PyObject *place_of(PlanObject *o, uint32_t marks, value_id v)
 {
 	const value *x = &o->p->values.at[v];
 	strbuf b = STRBUF_INIT;
-	source_place(o->p, v, &b);
+	source_place(o->p, marks, v, &b);
 	PyObject *place = take_text(CLV_OK, &b);
 	if (!place)
 		return NULL;
@@ -376,11 +376,12 @@ static PyObject *place_of(PlanObject *o, value_id v)
 
 static PyObject *places_of(PlanObject *o, const view *v)
 {
+	uint32_t marks = source_marks(o->p);
 	PyObject *out = PyList_New(0);
 	for (uint32_t i = 0; out && i < v->externals.n; i++) {
 		if (o->p->values.at[v->externals.at[i]].kind == VALUE_OBJECT)
 			continue;
-		list_push(&out, place_of(o, v->externals.at[i]));
+		list_push(&out, place_of(o, marks, v->externals.at[i]));
 	}
 	return out;
 }

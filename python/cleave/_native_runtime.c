@@ -685,12 +685,13 @@ static PyObject *runtime_py_constants(RuntimeObject *o, PyObject *number)
 	if (PyErr_Occurred() || i >= o->r->plans.n)
 		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
 	const artifact_plan *e = &o->r->a->plans.at[i];
+	uint32_t marks = source_marks(e->p);
 	PyObject *out = PyDict_New();
 	for (uint32_t k = 0; out && k < e->consts.n; k++) {
 		clv_tensor *data = o->r->state[e->consts.at[k].tensor];
 		strbuf b = STRBUF_INIT;
 		char *place = NULL;
-		source_place(e->p, e->consts.at[k].value, &b);
+		source_place(e->p, marks, e->consts.at[k].value, &b);
 		clv_status st = strbuf_take(&b, &place);
 		dict_put(&out, place, st == CLV_OK ? core_wrap(tensor_ref(data)) : raise_status(st));
 		mem_free(place);

@@ -170,6 +170,15 @@ static bool plain_in_json(unsigned char c)
 	return c >= 0x20 && c < 0x7F && !strchr("\"\\<>&", c);
 }
 
+/* What a JSON text had better not hold as it is, of two bytes or more: line separators, which end a line in a script, and controls
+   that terminals obey. 0: none. */
+static unsigned unfit_for_json(const unsigned char *s, size_t sequence)
+{
+	if (sequence == 3 && s[0] == 0xE2 && s[1] == 0x80 && (s[2] & 0xFE) == 0xA8)
+		return 0x2000u | (s[2] & 0x3Fu);
+	return sequence == 2 && s[0] == 0xC2 && s[1] < 0xA0 ? s[1] : 0;
+}
+
 void strbuf_json(strbuf *b, const char *text, size_t n)
 {
 	const unsigned char *s = (const unsigned char *)text;
@@ -178,12 +187,12 @@ void strbuf_json(strbuf *b, const char *text, size_t n)
 		for (take = 0; i + take < n && plain_in_json(s[i + take]); take++)
 			;
 		size_t sequence = take || s[i] < 0x80 ? 0 : utf8_sequence(s + i, n - i);
-		bool separator = sequence == 3 && s[i] == 0xE2 && s[i + 1] == 0x80 && (s[i + 2] & 0xFE) == 0xA8;
-		if (take || (sequence && !separator))
-			strbuf_add(b, text + i, take += sequence);
+		unsigned unfit = unfit_for_json(s + i, sequence);
+		if (take || (sequence && !unfit))
+			strbuf_add(b, text + i, take ? take : sequence);
 		else
-			strbuf_printf(b, "\\u%04x", separator ? 0x2000u | (s[i + 2] & 0x3Fu) : s[i] < 0x80 ? s[i] : 0xFFFDu);
-		take = take ? take : separator ? 3 : 1;
+			strbuf_printf(b, "\\u%04x", unfit ? unfit : s[i] < 0x80 ? s[i] : 0xFFFDu);
+		take = take ? take : sequence ? sequence : 1;
 	}
 	strbuf_putc(b, '"');
 }

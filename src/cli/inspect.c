@@ -37,7 +37,9 @@ static void print_field(const char *name, const char *text)
 {
 	if (!*text)
 		return;
-	printf("  %-11s ", name);
+	fputs("  ", stdout);
+	put_plain(stdout, name);
+	printf("%*s ", strlen(name) < 11 ? (int)(11 - strlen(name)) : 0, "");
 	put_plain(stdout, text);
 	putchar('\n');
 }

@@ -237,7 +237,7 @@ static uint32_t select_rows(listing *t)
 
 /* ---- for people -------------------------------------------------------------------------------------------------- */
 
-enum { CELL_TEXT = 80 };
+enum { CELL_TEXT = 80, MOST_WIDTH = 200 }; /* cells that are longer stand out: names may have any length */
 
 static bool is_integer_column(column_type type)
 {
@@ -296,7 +296,7 @@ static void put_spaces(size_t n)
 /* Spaces are written when more comes after them: lines end where their text ends. */
 static void put_cell(const listing *t, uint32_t i, const char *text, size_t width, size_t *pending)
 {
-	size_t pad = width - width_of(text);
+	size_t n = width_of(text), pad = n < width ? width - n : 0;
 	bool right = t->columns[i].type != COLUMN_TEXT;
 	if (*text) {
 		put_spaces(*pending + (right ? pad : 0));
@@ -309,7 +309,7 @@ static void put_cell(const listing *t, uint32_t i, const char *text, size_t widt
 static void widen(size_t *width, const char *text)
 {
 	size_t n = width_of(text);
-	*width = n > *width ? n : *width;
+	*width = n <= *width ? *width : n < MOST_WIDTH ? n : MOST_WIDTH;
 }
 
 /* Widths of the columns; 0 for those that are not shown: without a title, and texts that are empty in all rows. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "emit/emit.h"
+#include "plan/intern.h"
 
 static bool is_module_kind(uint8_t kind)
 {
@@ -17,37 +18,29 @@ bool source_path_ok(const char *s)
 	return n && s[0] != '.' && s[n - 1] != '.' && !strstr(s, "..");
 }
 
-/* Some module tensor is called so, or is inside a module that is. */
-static bool name_taken(const plan *p, const char *s, size_t n)
+uint32_t source_marks(const plan *p)
 {
+	uint32_t most = 0;
 	for (value_id v = 0; v < p->values.n; v++) {
-		const char *name = plan_s(p, p->values.at[v].name);
-		if (is_module_kind(p->values.at[v].kind) && !strncmp(name, s, n) && (name[n] == '\0' || name[n] == '.'))
-			return true;
+		const char *name = is_module_kind(p->values.at[v].kind) ? plan_s(p, p->values.at[v].name) : "";
+		size_t word = !strncmp(name, "const_", 6) ? 5 : !strncmp(name, "tensor_", 7) ? 6 : strlen(name);
+		uint32_t marks = (uint32_t)strspn(name + word, "_");
+		most = marks > most ? marks : most;
 	}
-	return false;
+	return most + 1;
 }
 
-void source_place(const plan *p, value_id v, strbuf *b)
+void source_place(const plan *p, uint32_t marks, value_id v, strbuf *b)
 {
 	const value *x = &p->values.at[v];
 	if (is_module_kind(x->kind) && source_path_ok(plan_s(p, x->name))) {
 		strbuf_puts(b, plan_s(p, x->name));
 		return;
 	}
-	strbuf label = STRBUF_INIT;
-	strbuf_puts(&label, x->kind == VALUE_CONST ? "const_" : "tensor_");
-	if (x->kind == VALUE_CONST) {
-		size_t at = label.n;
-		value_label(p, v, &label); /* #3 */
-		if (!label.failed)
-			memmove(label.at + at, label.at + at + 1, label.n-- - at - 1);
-	} else {
-		strbuf_int(&label, v);
-	}
-	while (!label.failed && name_taken(p, label.at, label.n))
-		strbuf_putc(&label, '_');
-	strbuf_move(b, &label);
+	strbuf_puts(b, x->kind == VALUE_CONST ? "const" : "tensor");
+	for (uint32_t i = 0; i < marks; i++)
+		strbuf_putc(b, '_');
+	strbuf_int(b, x->kind == VALUE_CONST ? value_number(p, v) : v);
 }
 
 /* Where a path stops: after its last dot, or at its start. */
@@ -101,7 +94,7 @@ void place_path(const writer *w, value_id v, strbuf *b)
 	if (all && all->holder[v] != NONE)
 		strbuf_printf(b, "%s.%s", all->path[v], all->slots.at[all->holder[v]].name);
 	else
-		source_place(w->p, v, b);
+		source_place(w->p, w->marks, v, b);
 }
 
 static clv_status place_path_text(const writer *w, value_id v, char **out)

@@ -47,8 +47,10 @@ typedef struct source_spec {
 /* CLV_E_UNSUPPORTED names the node that cannot be written as source. */
 clv_status plan_source(const plan *p, const source_spec *s, strbuf *b);
 
-/* Where a tensor from outside is kept in the generated module: "layer1.0.weight", "const_3". */
-void source_place(const plan *p, value_id v, strbuf *b);
+/* Where a tensor from outside is kept in the generated module: "layer1.0.weight", "const_3". `marks` is how many underscores tell
+   such a name from those of the model. */
+uint32_t source_marks(const plan *p);
+void source_place(const plan *p, uint32_t marks, value_id v, strbuf *b);
 
 /* Symbols that the generated forward takes as keywords, because no input shows them. */
 typedef struct source_keywords {
@@ -164,6 +166,7 @@ typedef struct writer {
 	view v;
 	node_names *names;
 	idents ids;
+	uint32_t marks; /* of source_place */
 	arena arena;
 	bool *symbol_used;            /* per symbol */
 	node_id *last;                /* per value: last node of the view that uses it; p->nodes.n: an output; NONE */

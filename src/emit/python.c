@@ -792,6 +792,7 @@ clv_status writer_init(writer *w)
 	TRY(view_range(p, w->s->first, w->s->end, &w->v));
 	TRY(node_names_new(p, &w->names));
 	TRY(idents_new(p, w->names, &w->ids));
+	w->marks = source_marks(p);
 	w->symbol_used = arena_alloc(&w->arena, p->symbols.n);
 	w->last = arena_ids(&w->arena, p->values.n);
 	TRY(arena_status(&w->arena));

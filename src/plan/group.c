@@ -12,10 +12,16 @@ static bool same_size(const plan *p, const value *x, uint32_t d, const value *y)
 	return p->dims.at[x->shape + d] == p->dims.at[y->shape + d];
 }
 
+/* Its last size is 1. */
+static bool has_single_rows(const plan *p, const value *x)
+{
+	int64_t k;
+	return x->ndim && expr_is_const(p, p->dims.at[x->shape + x->ndim - 1], &k) && k == 1;
+}
+
 group_shape shape_in(const plan *p, value_id v, value_id space)
 {
 	const value *x = &p->values.at[v], *s = &p->values.at[space];
-	int64_t k;
 	uint32_t last = s->ndim - 1;
 	if (x->type != TYPE_TENSOR || s->type != TYPE_TENSOR || x->ndim > s->ndim || x->ndim + 1 < s->ndim)
 		return SHAPE_OTHER;
@@ -26,7 +32,7 @@ group_shape shape_in(const plan *p, value_id v, value_id space)
 		return SHAPE_ROWS_DROPPED;
 	if (s->ndim == 0 || same_size(p, x, last, s))
 		return SHAPE_WHOLE;
-	return expr_is_const(p, p->dims.at[x->shape + last], &k) && k == 1 ? SHAPE_ROWS : SHAPE_OTHER;
+	return has_single_rows(p, x) ? SHAPE_ROWS : SHAPE_OTHER;
 }
 
 typedef struct member_walk {
@@ -107,42 +113,28 @@ static const char *space_fault(const plan *p, node_span s, value_id space, node_
 	return NULL;
 }
 
-typedef struct space_search {
-	member_walk w;
-	node_id at;
-	bool done;
-} space_search;
-
-static void try_space(void *ctx, value_id v)
+/* The one shape that all of them can fit: with the most dimensions, and where there is one, a last size that is not 1. */
+static void pick_space(void *ctx, value_id v)
 {
-	space_search *x = ctx;
-	node_id at;
-	if (x->done || x->w.p->values.at[v].type != TYPE_TENSOR)
+	member_walk *w = ctx;
+	const value *x = &w->p->values.at[v], *s = w->found == NONE ? NULL : &w->p->values.at[w->found];
+	if (x->type != TYPE_TENSOR)
 		return;
-	const char *why = space_fault(x->w.p, x->w.s, v, &at);
-	if (why && x->w.why && at < x->at)
-		return;
-	x->w.why = why;
-	x->w.space = v;
-	x->at = at;
-	x->done = !why;
+	if (!s || x->ndim > s->ndim || (x->ndim == s->ndim && has_single_rows(w->p, s) && !has_single_rows(w->p, x)))
+		w->found = v;
 }
 
-/* The shape of a result, or, where all of them are numbers per row, of an argument. */
 const char *group_fault(const plan *p, node_span s, node_id *at, value_id *space)
 {
 	value_id first = NONE;
-	space_search x = {.w = {.p = p, .s = s}};
+	member_walk w = {.p = p, .found = NONE};
 	for (*at = s.first; *at < s.end; ++*at) {
 		const char *why = member_fault(p, s, *at, &first);
 		if (why)
 			return why;
 	}
-	for (node_id n = s.first; n < s.end && !x.done; n++)
-		node_each_result(p, n, try_space, &x);
-	for (node_id n = s.first; n < s.end && !x.done; n++)
-		node_each_arg(p, n, try_space, &x);
-	*at = x.at;
-	*space = x.w.space;
-	return x.done ? NULL : x.w.why;
+	for (node_id n = s.first; n < s.end; n++)
+		node_each_result(p, n, pick_space, &w);
+	*space = w.found;
+	return space_fault(p, s, w.found, at);
 }

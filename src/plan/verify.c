@@ -8,6 +8,8 @@
 #include "plan/intern.h"
 #include "plan/words.h"
 
+enum { MOST_NAME = 1000 }; /* bytes */
+
 typedef struct verifier {
 	const plan *p;
 	node_id node;      /* being checked; NONE outside of nodes */
@@ -299,11 +301,20 @@ static clv_status check_host(const verifier *v, value_id id)
 	return CLV_OK;
 }
 
+/* Source and reports write a name at every use: a long one would make them as large as names times nodes. */
+static clv_status check_length(const verifier *v, value_id id, str_id name)
+{
+	if (str_at(v->p, name)->n > MOST_NAME)
+		return broken_value(v, id, "has a name of more than 1000 bytes");
+	return CLV_OK;
+}
+
 /* Each module tensor, and each further name of one, is a name of its own. */
 static clv_status claim_name(const verifier *v, value_id id, str_id name)
 {
 	if (!str_ok(v->p, name))
 		return broken_value(v, id, "has no name");
+	TRY(check_length(v, id, name));
 	if (v->named[name])
 		return broken_value(v, id, "has a name that another one has");
 	v->named[name] = true;
@@ -317,6 +328,8 @@ static clv_status check_name(const verifier *v, value_id id)
 		return claim_name(v, id, x->name);
 	if (x->kind == VALUE_OBJECT ? !str_ok(v->p, x->name) : !str_ok_or_none(v->p, x->name))
 		return broken_value(v, id, "has a name that does not exist");
+	if (x->name != NONE)
+		TRY(check_length(v, id, x->name));
 	if ((x->kind == VALUE_RESULT || x->kind == VALUE_CONST) && x->name != NONE)
 		return broken_value(v, id, "is a result or constant, which have no name");
 	return CLV_OK;

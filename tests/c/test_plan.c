@@ -425,6 +425,7 @@ RULE(expected_values_are_guards, "has a guard that does not fit its type", val(p
 RULE(expected_values_have_the_type, "has a guard that does not fit its type", val(p, V4)->type = TYPE_INT)
 RULE(objects_have_no_guards, "has a guard that does not fit its type", val(p, V4)->type = TYPE_OBJECT)
 RULE(expected_values_exist, "has a guard that does not fit its type", val(p, V4)->expect = 9999)
+RULE(names_have_an_end, "has a name of more than 1000 bytes", OK(plan_str(p, (char[1001]){0}, 1001, &val(p, VW)->name)))
 RULE(module_tensors_have_names, "has no name", val(p, VW)->name = NONE)
 RULE(module_tensors_have_names_of_their_own, "has a name that another one has", val(p, VH)->name = val(p, VW)->name)
 RULE(ties_have_names_of_their_own, "has a name that another one has", p->ties.at[0].name = val(p, VH)->name)
@@ -729,6 +730,7 @@ int main(void)
 		T(expected_values_have_the_type),
 		T(objects_have_no_guards),
 		T(expected_values_exist),
+		T(names_have_an_end),
 		T(module_tensors_have_names),
 		T(module_tensors_have_names_of_their_own),
 		T(ties_have_names_of_their_own),

@@ -519,10 +519,11 @@ def test_names_in_a_file_do_not_steer_the_terminal(tmp_path: Path, run: Run) -> 
     model = nn.Sequential()
     model.add_module("\x1b[31m", nn.Linear(4, 4))
     model.add_module("\x1b]0;title\x07\x9b31m", nn.Linear(4, 2))
-    cleave.capture(model.eval(), torch.ones(2, 4)).save(tmp_path / "model.clv", metadata={"note": "\x1b[2J"})
+    cleave.capture(model.eval(), torch.ones(2, 4)).save(tmp_path / "model.clv", metadata={"note": "\x1b[2J", "\x1b[3J\x9b": "key"})
     halves = ["-o", "prefix.clv", "suffix.clv"]
     for words in (
         ["inspect", "model.clv"],
+        ["inspect", "model.clv", "--json"],
         ["candidates", "model.clv"],
         ["split", "model.clv", "-b", "50%", *halves],
         ["diff", "model.clv", "prefix.clv"],
