@@ -450,20 +450,7 @@ clv_status ew_block(ew *e, term *out)
 	return CLV_OK;
 }
 
-/* The dimension that is innermost in memory: of a tensor that is row-major the last one, whatever its size. */
-static unsigned columns(const nt *form)
-{
-	unsigned at = form->ndim - 1u;
-	if (nt_is_rows(form))
-		return at;
-	for (unsigned d = 0; d < form->ndim; d++)
-		if (form->stride[d] < form->stride[at] ||
-		    (form->stride[d] == form->stride[at] && form->size[d] > form->size[at]))
-			at = d;
-	return at;
-}
-
-clv_status ew_finish_block(ew *e, const term *in, const term *result, epilogue *out)
+clv_status ew_finish_block(ew *e, const term *in, const term *result, unsigned columns, epilogue *out)
 {
 	chain_params *x;
 	uint8_t to;
@@ -472,7 +459,7 @@ clv_status ew_finish_block(ew *e, const term *in, const term *result, epilogue *
 	TRY(new_reg(e, REG_OUTPUT, NUM_F32, &to));
 	memcpy(e->regs[to].stride, e->regs[in->reg].stride, sizeof e->regs[to].stride);
 	TRY(write_to(e, result, to));
-	chain_swap(&e->c, columns(&e->form), e->c.ndim - 1u);
+	chain_swap(&e->c, columns, e->c.ndim - 1u);
 	TRY(keep(e, in->reg, true, &x));
 	x->in = in->reg;
 	x->out = to;

@@ -71,9 +71,10 @@ clv_status ew_finish(ew *e);
 /* Where an input lies without gaps and has the sizes of the result, the result lies as it does. */
 void ew_layout(const ew *e, nt *form);
 
-/* The chain as an epilogue: a register for the block, whose strides are those of the form; then the result is written there. */
+/* The chain as an epilogue: a register for the block, whose strides are those of the form; then the result is written there. The
+   columns of blocks are this dimension. */
 clv_status ew_block(ew *e, term *out);
-clv_status ew_finish_block(ew *e, const term *in, const term *result, epilogue *out);
+clv_status ew_finish_block(ew *e, const term *in, const term *result, unsigned columns, epilogue *out);
 
 /* op_elementwise.c. The row of an operator whose results depend on elements alone; NULL: it is none. */
 const native_op *ew_row(uint16_t id);

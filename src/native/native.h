@@ -150,18 +150,18 @@ clv_status low_reads(lowering *l, slot constant);
 /* ---- epilogues --------------------------------------------------------------------------------------------------------- */
 
 /* Elementwise work on a block of a product or convolution that was just written, while it is in cache: rows of `cols` floats
-   from column col. The columns are the dimension of the result that is innermost in memory, rows count all others in the order
-   in which they lie in memory (NHWC: pixels). */
+   from column col. The columns are one dimension of the result (a product's last one, the channels of a convolution), rows count
+   all others in the order in which they lie in memory (NHWC: pixels). */
 typedef struct epilogue {
 	void (*run)(const void *ctx, frame *f, float *block, int64_t ldc, int64_t row, int64_t rows, int64_t col,
 	            int64_t cols);
 	const void *ctx;
 } epilogue;
-/* The rest of the group of which node n is the first, where its result 0 is f32 and is made with the strides of `form`; run is
-   NULL if there is nothing. The result of the node is then that of the last node of the group, of the same sizes; low_result takes
+/* The rest of the group of which node n is the first, where its result 0 is f32 and is made with the strides of `form`, and
+   dimension `columns` of it is that of blocks: strides do not tell it where sizes are 1. run is NULL if there is nothing. The result of the node is then that of the last node of the group, of the same sizes; low_result takes
    care of that, so call this before it. An operator that never calls this gets no epilogue, and the others of the group run as
    a step of their own. */
-clv_status low_epilogue(lowering *l, node_id n, const nt *form, epilogue *out);
+clv_status low_epilogue(lowering *l, node_id n, const nt *form, unsigned columns, epilogue *out);
 
 /* ---- operators ----------------------------------------------------------------------------------------------------------- */
 

@@ -313,7 +313,7 @@ static clv_status lower_conv(lowering *l, node_id n)
 		return fail(CLV_E_UNSUPPORTED, "a transposed convolution with a stride of more than 4096 elements");
 	image_channels_last(&form, a.spatial);
 	if (!a.s.transposed && type == DT_F32)
-		TRY(low_epilogue(l, n, &form, &like.after));
+		TRY(low_epilogue(l, n, &form, form.ndim - a.spatial - 1u, &like.after));
 	TRY(image_output(l, n, 0, &form, a.spatial, &result, &like.out));
 	for (int64_t p = 0; p < phases; p++)
 		TRY(add_phase(l, &a, p, like));

@@ -312,7 +312,7 @@ static bool is_epilogue(const lowering *l, node_span s)
 	return true;
 }
 
-static clv_status make_epilogue(ew *e, node_span s, epilogue *out)
+static clv_status make_epilogue(ew *e, node_span s, unsigned columns, epilogue *out)
 {
 	value_id first = node_result(low_plan(e->l), s.first, 0);
 	term block, result;
@@ -322,10 +322,10 @@ static clv_status make_epilogue(ew *e, node_span s, epilogue *out)
 		TRY(make_member(e, n, first));
 	if (!ew_made(e, node_result(low_plan(e->l), s.end - 1, 0), &result) || result.type != NUM_F32)
 		return fail(CLV_E_UNSUPPORTED, "the last result of an epilogue is f32");
-	return ew_finish_block(e, &block, &result, out);
+	return ew_finish_block(e, &block, &result, columns, out);
 }
 
-clv_status low_epilogue(lowering *l, node_id n, const nt *form, epilogue *out)
+clv_status low_epilogue(lowering *l, node_id n, const nt *form, unsigned columns, epilogue *out)
 {
 	node_span s = l->group;
 	bool done;
@@ -334,7 +334,7 @@ clv_status low_epilogue(lowering *l, node_id n, const nt *form, epilogue *out)
 	if (s.first != n || s.end < n + 2 || !is_epilogue(l, s))
 		return CLV_OK;
 	TRY(ew_new(l, form, &e));
-	clv_status st = make_epilogue(e, s, out);
+	clv_status st = make_epilogue(e, s, columns, out);
 	mem_free(e);
 	TRY(unless_it_cannot(st, &done));
 	if (!done)

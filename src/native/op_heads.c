@@ -300,7 +300,7 @@ static clv_status lower_heads(lowering *l, node_id n)
 	TRY(low_bool(l, n, 11, true, &average));
 	TRY(attend(l, &h, qkv, &rows));
 	TRY(low_form(l, n, 0, &form));
-	TRY(low_epilogue(l, n, &form, &e));
+	TRY(low_epilogue(l, n, &form, form.ndim - 1u, &e));
 	TRY(low_result(l, n, 0, &form, false, &out));
 	TRY(project(l, rows, h.out_weight, h.out_bias, &e, out));
 	return need && low_results(l, n) > 1 && low_wants(l, n, 1) ? give_weights(l, n, &h, qkv, average) : CLV_OK;
@@ -414,7 +414,7 @@ static clv_status lower_encoder(lowering *l, node_id n)
 		return fail(CLV_E_VERIFY, "the result has another shape than the argument");
 	TRY(attention_half(l, &e, &x));
 	if (e.norm_first)
-		TRY(low_epilogue(l, n, &form, &after));
+		TRY(low_epilogue(l, n, &form, form.ndim - 1u, &after));
 	TRY(low_result(l, n, 0, &form, true, &out));
 	if (e.norm_first)
 		return forward_half(l, &e, x, out, &after);

@@ -42,7 +42,7 @@ static clv_status product_into(lowering *l, node_id n, multiply *m, bool row, bo
 	nt form;
 	TRY(low_form(l, n, 0, &form));
 	if (form.dtype == DT_F32 && !col)
-		TRY(low_epilogue(l, n, &form, &m->e));
+		TRY(low_epilogue(l, n, &form, form.ndim - 1u, &m->e));
 	TRY(low_result(l, n, 0, &form, false, &m->c));
 	if (col)
 		TRY(mul_with_one(l, m->c, low_at(l, m->c)->ndim, &m->c));
@@ -168,7 +168,7 @@ static clv_status lower_add_activate(lowering *l, node_id n)
 	TRY(addends(l, n, &m));
 	TRY(low_bool(l, n, 5, false, &gelu));
 	TRY(low_form(l, n, 0, &form));
-	TRY(low_epilogue(l, n, &form, &m.e));
+	TRY(low_epilogue(l, n, &form, form.ndim - 1u, &m.e));
 	TRY(mul_activation(l, gelu, &m.e, &m.e));
 	TRY(low_result(l, n, 0, &form, false, &m.c));
 	return mul_lower(l, &m);

@@ -235,3 +235,32 @@ PADS: dict[str, tuple[Callable[..., Any], Tensor]] = {
 @pytest.mark.parametrize("name", PADS)
 def test_padding_and_shuffles_give_the_same_elements(tmp_path: Path, name: str) -> None:
     check(tmp_path, *PADS[name], exact=True)
+
+
+class Residual(nn.Module):
+    """Convolutions whose results meet other tensors of their sizes, in the store of the convolution."""
+
+    def __init__(self, dims: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+        self.conv, self.next = conv(inputs, outputs, 3, padding=1), conv(outputs, outputs, 1)
+
+    def forward(self, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.conv(x)
+        return self.next(y) + y, self.conv(x) * r + r
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_what_follows_a_convolution_knows_its_channels_where_sizes_are_1(tmp_path: Path, dims: int) -> None:
+    torch.manual_seed(dims)
+    for inputs, outputs in ((4, 1), (1, 1), (4, 8), (16, 17)):
+        for sizes in ((1, 1, 1), (5, 4, 3), (1, 4, 1), (1, 1, 6), (7, 1, 1)):
+            shape = sizes[:dims]
+            model = Residual(dims, inputs, outputs).eval()
+            for batch in ((), (1,), (3,)):
+                args = torch.randn(*batch, inputs, *shape), torch.randn(*batch, outputs, *shape)
+                with torch.no_grad():
+                    cleave.capture(model, args).save(tmp_path / "m.clv")
+                    want = model(*args)
+                for got, expected in zip(cleave.load(tmp_path / "m.clv", engine="native")(*args), want, strict=True):
+                    torch.testing.assert_close(got, expected, msg=f"{inputs} -> {outputs}, {batch}, {shape}")
