@@ -27,9 +27,33 @@ static bool is_not_finite(const char *text, size_t n, const json_error_t *error)
 	       (at >= 1 && text[at - 1] == '-' && has_word(text, n, at, "Infinity"));
 }
 
+/* What jansson makes of a text takes a hundred times its length if it is nothing but empty objects. Lists of pairs of digits, the
+   densest that anybody means, take 40 times theirs. */
+enum { OBJECT_BYTES = 256, ARRAY_BYTES = 128, MEMBER_BYTES = 56, MOST_PER_BYTE = 48, FREE_BYTES = 1 << 20 };
+static const size_t MOST_BYTES = (size_t)1 << 30;
+
+static clv_status check_size(const char *text, size_t n, const char *what)
+{
+	size_t bytes = 0;
+	bool in_string = false;
+	for (size_t i = 0; i < n; i++) {
+		char c = text[i];
+		if (in_string && c == '\\')
+			i++;
+		else if (c == '"')
+			in_string = !in_string;
+		else if (!in_string)
+			bytes += c == '{' ? OBJECT_BYTES : c == '[' ? ARRAY_BYTES : c == ',' || c == ':' ? MEMBER_BYTES : 0;
+	}
+	if (bytes <= FREE_BYTES || (bytes / MOST_PER_BYTE <= n && bytes <= MOST_BYTES))
+		return CLV_OK;
+	return fail(CLV_E_PARSE, "%s has more objects, lists and members than its length allows", what);
+}
+
 clv_status json_read(const char *text, size_t n, const char *what, json_t **out)
 {
 	json_error_t error = {0};
+	TRY(check_size(text, n, what));
 	if (!room_for_strings(n))
 		return fail_nomem();
 	json_t *read = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);

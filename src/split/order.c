@@ -23,10 +23,12 @@ typedef struct state_of {
 	uint32_t uses; /* first in ordering->uses; NONE: none */
 } state_of;
 
-/* Nodes so far that use or write inputs, and likewise parameters, buffers and constants. */
-typedef struct outside {
-	VEC(node_id) users, writers;
-} outside;
+/* Two kinds of nodes that keep their order between kinds, not within one: those of each kind since the last of the other. Earlier
+   ones come before these already. */
+typedef struct sides {
+	VEC(node_id) of[2];
+	int last;
+} sides;
 
 typedef struct ordering {
 	const plan *p;
@@ -35,7 +37,8 @@ typedef struct ordering {
 	bool *written;    /* per root: some node writes it */
 	state_of *memory; /* per root */
 	state_of world;
-	outside inputs, externals;
+	state_of inputs; /* the memory that inputs may share with anything from outside */
+	sides externals; /* nodes that use inputs, and nodes that write parameters, buffers or constants */
 	node_id draw, now;
 	bool reads; /* only what nodes read counts */
 	clv_status st;
@@ -85,48 +88,53 @@ static void make_memory(void *ctx, value_id v)
 		use_memory(o, v);
 }
 
-/* Where a tensor from outside is counted; NULL: it is made by a node. */
-static outside *place_of(ordering *o, value_id v)
+enum { SIDE_USES, SIDE_WRITES, FEW = 32 };
+
+/* Many against many would be pairs without end: then those of one kind keep their order, too. */
+static void take_side(ordering *o, int side)
+{
+	sides *x = &o->externals;
+	if (x->last != side)
+		x->of[side].n = 0;
+	x->last = side;
+	uint32_t mine = x->of[side].n, others = x->of[!side].n;
+	if (mine && others > FEW)
+		keep_pair(o, x->of[side].at[mine - 1]);
+	for (uint32_t i = 0; i < others && (!mine || others <= FEW); i++)
+		keep_pair(o, x->of[!side].at[i]);
+	if (o->st == CLV_OK && (!mine || x->of[side].at[mine - 1] != o->now))
+		o->st = vec_push(&x->of[side], o->now);
+}
+
+static bool is_outside(const ordering *o, value_id v)
 {
 	uint8_t kind = o->p->values.at[alias_root(o->p, v)].kind;
-	return kind == VALUE_INPUT ? &o->inputs : kind == VALUE_RESULT || kind == VALUE_OBJECT ? NULL : &o->externals;
+	return !o->reads && kind != VALUE_RESULT && kind != VALUE_OBJECT;
 }
 
-static void keep_all(ordering *o, const node_id *before, uint32_t n)
+static bool is_input(const ordering *o, value_id v)
 {
-	for (uint32_t i = 0; i < n; i++)
-		keep_pair(o, before[i]);
-}
-
-static void add_once(ordering *o, outside *at, bool writer)
-{
-	uint32_t n = writer ? at->writers.n : at->users.n;
-	const node_id *last = writer ? at->writers.at : at->users.at;
-	if (o->st == CLV_OK && (!n || last[n - 1] != o->now))
-		o->st = writer ? vec_push(&at->writers, o->now) : vec_push(&at->users, o->now);
+	return o->p->values.at[alias_root(o->p, v)].kind == VALUE_INPUT;
 }
 
 static void use_outside(void *ctx, value_id v)
 {
 	ordering *o = ctx;
-	outside *at = o->reads ? NULL : place_of(o, v);
-	if (!at)
+	if (!is_outside(o, v))
 		return;
-	keep_all(o, o->inputs.writers.at, o->inputs.writers.n);
-	if (at == &o->inputs)
-		keep_all(o, o->externals.writers.at, o->externals.writers.n);
-	add_once(o, at, false);
+	use_state(o, &o->inputs);
+	if (is_input(o, v))
+		take_side(o, SIDE_USES);
 }
 
 static void write_outside(ordering *o, value_id v)
 {
-	outside *at = place_of(o, v);
-	if (!at)
+	if (!is_outside(o, v))
 		return;
-	keep_all(o, o->inputs.users.at, o->inputs.users.n);
-	if (at == &o->inputs)
-		keep_all(o, o->externals.users.at, o->externals.users.n);
-	add_once(o, at, true);
+	if (is_input(o, v))
+		change_state(o, &o->inputs);
+	else
+		take_side(o, SIDE_WRITES);
 }
 
 typedef struct guard_walk {
@@ -195,17 +203,15 @@ static clv_status order_all(ordering *o)
 
 static clv_status find_order(const plan *p, bool reads, order_pairs *out)
 {
-	ordering o = {.p = p, .out = out, .world = {NONE, NONE}, .draw = NONE, .reads = reads};
+	ordering o = {.p = p, .out = out, .world = {NONE, NONE}, .inputs = {NONE, NONE}, .draw = NONE, .reads = reads};
 	o.written = mem_alloc((p->values.n + 1) * sizeof *o.written);
 	o.memory = mem_alloc((p->values.n + 1) * sizeof *o.memory);
 	clv_status st = o.written && o.memory ? order_all(&o) : fail_nomem();
 	mem_free(o.written);
 	mem_free(o.memory);
 	vec_free(&o.uses);
-	vec_free(&o.inputs.users);
-	vec_free(&o.inputs.writers);
-	vec_free(&o.externals.users);
-	vec_free(&o.externals.writers);
+	vec_free(&o.externals.of[SIDE_USES]);
+	vec_free(&o.externals.of[SIDE_WRITES]);
 	return st;
 }
 

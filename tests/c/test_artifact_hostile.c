@@ -341,6 +341,18 @@ static void bad_text(const char *key, const char *text, const char *why)
 	image_free(&i);
 }
 
+static void a_text_that_would_take_many_times_its_length_is_refused(void **state)
+{
+	(void)state;
+	enum { EACH = 3, COUNT = 30000 };
+	char *text = mem_alloc(EACH * COUNT + 1);
+	for (size_t i = 0; i < COUNT; i++)
+		memcpy(text + EACH * i, i ? ",{}" : "[{}", EACH);
+	text[EACH * COUNT - 1] = ']';
+	bad_text("cleave.artifact", text, "more objects, lists and members than its length allows");
+	mem_free(text);
+}
+
 static void texts_that_are_none_are_refused(void **state)
 {
 	(void)state;
@@ -419,7 +431,7 @@ static char *nested(size_t depth, char open, char close)
 static void deep_texts_are_refused(void **state)
 {
 	(void)state;
-	char *deep = nested(1000000, '[', ']');
+	char *deep = nested(5000, '[', ']');
 	bad_text("cleave.artifact", deep, "no valid JSON");
 	bad_text("cleave.payload", deep, "no valid JSON");
 	bad_text("cleave.plan.0", deep, "plan 0");
@@ -633,6 +645,7 @@ int main(void)
 		cmocka_unit_test(tensors_that_do_not_fit_are_refused),
 		cmocka_unit_test(compressed_weights_are_refused),
 		cmocka_unit_test(entries_that_do_not_cover_the_data_are_refused),
+		cmocka_unit_test(a_text_that_would_take_many_times_its_length_is_refused),
 		cmocka_unit_test(texts_that_are_none_are_refused),
 		cmocka_unit_test(operators_that_reach_outside_are_refused_unless_allowed),
 		cmocka_unit_test(deep_texts_are_refused),

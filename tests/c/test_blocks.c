@@ -2,6 +2,7 @@
 #include "pipes.h"
 
 #include "pipe/blocks.h"
+#include "split/order.h"
 
 #define HEAD "cleave-plan 1\nmodel \"Net\"\n"
 
@@ -244,6 +245,50 @@ static void a_plan_is_brought_into_the_order_of_its_stages(void **state)
 	plan_free(p);
 }
 
+/* Uses of an input, and writes of buffers that it may share memory with, in runs of `run` nodes each. */
+static plan *uses_and_writes(uint32_t runs, uint32_t run)
+{
+	strbuf b = STRBUF_INIT;
+	uint32_t n = 0;
+	strbuf_puts(&b, "cleave-plan 1\nmodel \"m\"\ninput %0 f32[2]\n");
+	for (uint32_t i = 0; i < run; i++)
+		strbuf_printf(&b, "buffer @b%u f32[2]\n", i);
+	for (uint32_t r = 0; r < runs; r++)
+		for (uint32_t i = 0; i < run; i++, n++)
+			strbuf_printf(&b,
+			              r % 2 ? "%%n%u = aten::relu_(@b%u) -> f32[2] view-of @b%u writes @b%u\n"
+			                    : "%%n%u = aten::relu(%%0) -> f32[2]\n",
+			              n, i, i, i);
+	strbuf_puts(&b, "output %0\n");
+	char *text = taken(&b);
+	plan *p = load_ok(text);
+	mem_free(text);
+	return p;
+}
+
+static void uses_and_writes_of_what_may_be_one_keep_their_order(void **state)
+{
+	(void)state;
+	for (uint32_t run = 1; run < 100; run += 33) {
+		order_pairs pairs = {0};
+		plan *p = uses_and_writes(6, run);
+		uint32_t n = p->nodes.n;
+		bool *before = mem_alloc((size_t)n * n);
+		OK(order_of_effects(p, &pairs));
+		assert_true(pairs.n < 40 * n);
+		for (node_id k = 0; k < n; k++) /* pairs are ascending in what comes after */
+			for (uint32_t i = 0; i < pairs.n; i++)
+				for (node_id a = 0; pairs.at[i].after == k && a < k; a++)
+					before[k * n + a] |= a == pairs.at[i].before || before[pairs.at[i].before * n + a];
+		for (node_id k = 0; k < n; k++)
+			for (node_id a = 0; a < k; a++)
+				assert_true(before[k * n + a] || (a / run) % 2 == (k / run) % 2);
+		mem_free(before);
+		vec_free(&pairs);
+		plan_free(p);
+	}
+}
+
 static void stages_that_read_what_comes_later_are_refused(void **state)
 {
 	(void)state;
@@ -383,6 +428,7 @@ int main(void)
 		cmocka_unit_test(users_of_what_takes_gradients_stay_in_order),
 		cmocka_unit_test(random_numbers_stay_in_order),
 		cmocka_unit_test(a_plan_is_brought_into_the_order_of_its_stages),
+		cmocka_unit_test(uses_and_writes_of_what_may_be_one_keep_their_order),
 		cmocka_unit_test(stages_that_read_what_comes_later_are_refused),
 		cmocka_unit_test(a_boundary_that_is_not_safe_is_named),
 		cmocka_unit_test(empty_stages_are_nothing),
