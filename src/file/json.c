@@ -32,7 +32,7 @@ static bool is_not_finite(const char *text, size_t n, const json_error_t *error)
 enum { OBJECT_BYTES = 256, ARRAY_BYTES = 128, MEMBER_BYTES = 56, MOST_PER_BYTE = 48, FREE_BYTES = 1 << 20 };
 static const size_t MOST_BYTES = (size_t)1 << 30;
 
-static clv_status check_size(const char *text, size_t n, const char *what)
+size_t json_memory(const char *text, size_t n)
 {
 	size_t bytes = 0;
 	bool in_string = false;
@@ -45,15 +45,20 @@ static clv_status check_size(const char *text, size_t n, const char *what)
 		else if (!in_string)
 			bytes += c == '{' ? OBJECT_BYTES : c == '[' ? ARRAY_BYTES : c == ',' || c == ':' ? MEMBER_BYTES : 0;
 	}
-	if (bytes <= FREE_BYTES || (bytes / MOST_PER_BYTE <= n && bytes <= MOST_BYTES))
-		return CLV_OK;
-	return fail(CLV_E_PARSE, "%s has more objects, lists and members than its length allows", what);
+	return bytes;
+}
+
+size_t json_memory_most(size_t n)
+{
+	return n < MOST_BYTES / MOST_PER_BYTE ? MOST_PER_BYTE * n : MOST_BYTES;
 }
 
 clv_status json_read(const char *text, size_t n, const char *what, json_t **out)
 {
 	json_error_t error = {0};
-	TRY(check_size(text, n, what));
+	size_t memory = json_memory(text, n);
+	if (memory > FREE_BYTES && memory > json_memory_most(n))
+		return fail(CLV_E_PARSE, "%s has more objects, lists and members than its length allows", what);
 	if (!room_for_strings(n))
 		return fail_nomem();
 	json_t *read = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);

@@ -9,6 +9,9 @@
 
 /* A JSON object or array; no key twice. `what` names the text in errors. Caller frees with json_decref. */
 clv_status json_read(const char *text, size_t n, const char *what, json_t **out);
+/* What that takes, about, without strings; and what a text of n bytes may take. */
+size_t json_memory(const char *text, size_t n);
+size_t json_memory_most(size_t n);
 
 /* Compact text, with spaces after it to a multiple of `align` bytes (0: none). */
 clv_status json_print(const json_t *root, size_t align, strbuf *out);

@@ -265,6 +265,12 @@ static clv_status find_header(const uint8_t *bytes, size_t n, size_t *header_n)
 	return CLV_OK;
 }
 
+size_t st_header_bytes(const void *data, size_t n)
+{
+	size_t header_n = 0;
+	return find_header(data, n, &header_n) == CLV_OK ? header_n : 0;
+}
+
 static clv_status parse_into(st_file *f, const uint8_t *bytes, size_t n)
 {
 	size_t header_n;

@@ -36,6 +36,7 @@ clv_status shape_bytes(dtype d, uint32_t ndim, const int64_t *shape, size_t *out
 
 typedef struct st_file st_file;
 
+size_t st_header_bytes(const void *data, size_t n);             /* 0: there is none */
 clv_status st_parse(const void *data, size_t n, st_file **out); /* borrows data; caller frees */
 void st_free(st_file *f);
 uint32_t st_count(const st_file *f);

@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "file/json.h"
+#include "file/safetensors.h"
 #include "serve/batch.h"
 #include "serve/oip.h"
 
@@ -164,7 +166,10 @@ clv_status infer_boundary(exchange *x, const void *at, size_t n)
 	boundary_gate gate = {.room = room_for, .ctx = x, .memory = x->body.memory};
 	if (x->served->kind != SERVES_SUFFIX)
 		return fail(CLV_E_INPUT, "model '%s' is no suffix: it takes its inputs, not a boundary", x->model);
+	size_t memory = json_memory_most(st_header_bytes(at, n));
+	TRY(exchange_hold(x, memory));
 	clv_status st = runtime_read_boundary(x->served->runtime, at, n, &gate, &x->call.boundary);
+	exchange_sent(x, memory);
 	if (gate.elsewhere)
 		answer_error(x, 409, "%s", status_message());
 	return st;

@@ -303,9 +303,13 @@ static clv_status read_json(exchange *x, size_t n)
 		             (long long)x->s->o.max_json);
 		return CLV_E_LIMIT;
 	}
-	TRY(json_read(at, n, "the request", &r.root));
-	clv_status st = read_request(&r);
+	size_t memory = json_memory(at, n);
+	TRY(exchange_hold(x, memory));
+	clv_status st = json_read(at, n, "the request", &r.root);
+	if (st == CLV_OK)
+		st = read_request(&r);
 	json_decref(r.root);
+	exchange_sent(x, memory);
 	return st;
 }
 
