@@ -170,13 +170,20 @@ static bool readable(const artifact *a, const payload_tensor *t)
 	return a->tensors->memories.at[t->memory].encoding == ENC_PLAIN && dtype_bits(t->dtype) <= 8 * ITEM_MAX;
 }
 
-/* Reads both; false: their types cannot be compared. */
+/* Strides make any number of elements of a few bytes; then digests have to do. */
+static bool is_spread(const artifact *a, const artifact *b, const payload_tensor *x, const payload_tensor *y)
+{
+	uint64_t bytes = a->tensors->memories.at[x->memory].data_n + b->tensors->memories.at[y->memory].data_n;
+	return element_count(x) / 64 > bytes + BLOCK;
+}
+
+/* Reads both; false: they cannot be compared by elements. */
 static bool read_data(const artifact *a, uint32_t ta, const artifact *b, uint32_t tb, diff_data *out)
 {
 	const payload_tensor *x = &a->tensors->tensors.at[ta], *y = &b->tensors->tensors.at[tb];
 	elements u, v;
 	out->has_numbers = elements_loadable(x->dtype) && elements_loadable(y->dtype);
-	if (!readable(a, x) || !readable(b, y) || (x->dtype != y->dtype && !out->has_numbers))
+	if (!readable(a, x) || !readable(b, y) || is_spread(a, b, x, y) || (x->dtype != y->dtype && !out->has_numbers))
 		return false;
 	out->has_elements = true;
 	out->elements = element_count(x);

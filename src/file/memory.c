@@ -66,35 +66,95 @@ static void copy_row(uint8_t *to, size_t to_step, const uint8_t *from, size_t fr
 		memcpy(to + i * to_step, from + i * from_step, item);
 }
 
-/* Copies every element from one layout to another; strides in elements. A size whose elements all are one place in both
-   layouts is looked at once. */
-static void strided_copy(const payload_tensor *t, uint8_t *to, const int64_t *to_strides, const uint8_t *from,
-                         const int64_t *from_strides)
+/* Elements by sizes and strides; the last size is the innermost. */
+typedef struct places {
+	uint32_t ndim;
+	int64_t sizes[PAYLOAD_NDIM], strides[PAYLOAD_NDIM];
+} places;
+
+/* Behind those with a larger stride. */
+static void add_place(places *x, int64_t size, int64_t stride)
 {
-	size_t item = item_size(t->dtype), index[PAYLOAD_NDIM] = {0}, count[PAYLOAD_NDIM];
-	uint32_t ndim = t->ndim, last = ndim - 1;
-	if (is_empty(ndim, t->sizes))
-		return;
-	if (ndim == 0) {
+	uint32_t at = x->ndim++;
+	for (; at > 0 && x->strides[at - 1] < stride; at--) {
+		x->sizes[at] = x->sizes[at - 1];
+		x->strides[at] = x->strides[at - 1];
+	}
+	x->sizes[at] = size;
+	x->strides[at] = stride;
+}
+
+/* Where a tensor's elements are, places that several of them have counted once as far as they are one run. */
+static places distinct_places(uint32_t ndim, const int64_t *sizes, const int64_t *strides)
+{
+	places all = {0}, x = {0};
+	for (uint32_t i = 0; i < ndim; i++)
+		if (sizes[i] > 1 && strides[i] > 0)
+			add_place(&all, sizes[i], strides[i]);
+	while (all.ndim--) { /* the smallest stride first: x grows at its front */
+		int64_t size = all.sizes[all.ndim], stride = all.strides[all.ndim], apart = x.ndim ? stride / x.strides[0] : 0;
+		if (x.ndim && stride % x.strides[0] == 0 && apart <= x.sizes[0])
+			x.sizes[0] += (size - 1) * apart; /* no more than the extent */
+		else
+			add_place(&x, size, stride);
+	}
+	return x;
+}
+
+bool strided_overlaps(uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t extent)
+{
+	enum { OFTEN = 64 };
+	places x = distinct_places(ndim, sizes, strides);
+	size_t n = 1;
+	for (uint32_t i = 0; i < x.ndim; i++)
+		if (__builtin_mul_overflow(n, (size_t)x.sizes[i], &n))
+			return true;
+	return n / OFTEN > extent;
+}
+
+/* Copies every element from one layout to another; strides in elements. */
+static void copy_places(const places *to_places, uint8_t *to, const int64_t *from_strides, const uint8_t *from,
+                        size_t item)
+{
+	size_t index[PAYLOAD_NDIM] = {0};
+	const int64_t *sizes = to_places->sizes, *to_strides = to_places->strides;
+	if (to_places->ndim == 0) {
 		memcpy(to, from, item);
 		return;
 	}
-	for (uint32_t i = 0; i < ndim; i++)
-		count[i] = to_strides[i] == 0 && from_strides[i] == 0 ? 1 : (size_t)t->sizes[i];
-	for (;;) {
+	for (uint32_t last = to_places->ndim - 1;;) {
 		size_t at = 0, source = 0;
 		for (uint32_t i = 0; i < last; i++) {
 			at += index[i] * (size_t)to_strides[i];
 			source += index[i] * (size_t)from_strides[i];
 		}
 		copy_row(to + at * item, (size_t)to_strides[last] * item, from + source * item,
-		         (size_t)from_strides[last] * item, count[last], item);
+		         (size_t)from_strides[last] * item, (size_t)sizes[last], item);
 		uint32_t i = last;
-		while (i-- > 0 && ++index[i] == count[i])
+		while (i-- > 0 && ++index[i] == (size_t)sizes[i])
 			index[i] = 0;
 		if (i == UINT32_MAX)
 			return;
 	}
+}
+
+static void strided_copy(const payload_tensor *t, uint8_t *to, const int64_t *to_strides, const uint8_t *from,
+                         const int64_t *from_strides)
+{
+	size_t item = item_size(t->dtype), n = t->ndim * sizeof *t->sizes;
+	places x = {.ndim = t->ndim};
+	if (is_empty(t->ndim, t->sizes))
+		return;
+	if (n && memcmp(to_strides, from_strides, n) == 0) {
+		x = distinct_places(t->ndim, t->sizes, to_strides);
+		copy_places(&x, to, x.strides, from, item);
+		return;
+	}
+	if (n) {
+		memcpy(x.sizes, t->sizes, n);
+		memcpy(x.strides, to_strides, n);
+	}
+	copy_places(&x, to, from_strides, from, item);
 }
 
 /* How much memory what is in the file may become, beyond what any may: of zstd and q1 … q8 its bytes many times over, of the

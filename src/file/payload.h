@@ -135,6 +135,8 @@ digest memory_digest(const payload_memory *m);
 clv_status payload_fill(const payload *p, uint32_t memory, void *to);
 /* Elements from the first to the last one, both included; CLV_E_OVERFLOW. */
 clv_status strided_extent(uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t *out);
+/* So many elements on the same places that walking them would take far longer than reading the memory. */
+bool strided_overlaps(uint32_t ndim, const int64_t *sizes, const int64_t *strides, size_t extent);
 
 /* As schemes are called in files; torch has the same names. */
 extern const char *const quant_schemes[];

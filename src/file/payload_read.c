@@ -496,6 +496,8 @@ static clv_status check_span(payload_memory *m, const payload_tensor *t, const s
 	}
 	if (t->offset > m->nbytes || extent * item > m->nbytes - t->offset)
 		return fail(CLV_E_PARSE, "it reaches beyond its entry");
+	if (strided_overlaps(t->ndim, t->sizes, t->strides, extent))
+		return fail(CLV_E_PARSE, "its elements lie on each other too often");
 	return CLV_OK;
 }
 

@@ -41,28 +41,39 @@ static conv_axis plain_axis(const conv_shape *s, int i)
 	return a;
 }
 
+/* The smallest k >= 0 with k * dilation = sum modulo stride, -1: there is none; the others follow one `period` apart. */
+static int64_t first_tap(int64_t sum, int64_t dilation, int64_t stride, int64_t *period)
+{
+	int64_t a = dilation % stride, b = stride, x = 1, y = 0; /* a = x * dilation, b = y * dilation, modulo stride */
+	while (a) {
+		int64_t q = b / a, r = b % a, z = y - q * x;
+		b = a;
+		a = r;
+		y = x;
+		x = z;
+	}
+	*period = stride / b;
+	if (sum % b)
+		return -1;
+	int64_t k = (int64_t)((__int128)(sum / b % *period) * y % *period);
+	return k < 0 ? k + *period : k;
+}
+
 /* Output o reads input i with weight k where o = i * stride - pad + k * dilation. */
 static conv_axis transposed_axis(const conv_shape *s, int i, int64_t p)
 {
 	int64_t kernel = s->kernel[i], stride = s->stride[i], pad = s->pad[i], dilation = s->dilation[i];
 	conv_axis a = {.in = s->in[i], .start = p, .jump = stride, .step = 1, .k_step = 1};
 	a.count = p < s->out[i] ? blocks_of(s->out[i] - p, stride) : 0;
-	int64_t first = -1, second = -1;
-	for (int64_t k = 0; k < kernel && k < 2 * stride; k++) {
-		if ((p + pad - k * dilation) % stride)
-			continue;
-		if (first < 0)
-			first = k;
-		else if (second < 0)
-			second = k;
-	}
-	if (first < 0)
+	int64_t period, first = first_tap(p + pad, dilation, stride, &period);
+	if (first < 0 || first >= kernel)
 		return a;
+	bool single = period >= kernel - first;
 	a.k0 = first;
-	a.k_step = second < 0 ? kernel : second - first;
+	a.k_step = single ? kernel : period;
 	a.taps = blocks_of(kernel - first, a.k_step);
 	a.tap0 = (p + pad - first * dilation) / stride;
-	a.tap_step = second < 0 ? 0 : -(a.k_step * dilation / stride);
+	a.tap_step = single ? 0 : -(a.k_step * dilation / stride);
 	return a;
 }
 

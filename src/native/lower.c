@@ -64,8 +64,19 @@ bool low_is_constant(const lowering *l, slot s)
 	return l->s->slots.at[s].constant;
 }
 
+/* Steps and tensors of a node may be as many as a number in the file says. */
+static clv_status count_made(lowering *l, uint32_t n, size_t bytes)
+{
+	l->taken += bytes;
+	if (n % 1024)
+		return CLV_OK;
+	TRY(limits_check());
+	return limits_room((int64_t)l->taken);
+}
+
 clv_status low_step(lowering *l, step_fn run, const void *params)
 {
+	TRY(count_made(l, l->s->steps.n, sizeof(native_step)));
 	return vec_push(&l->s->steps, ((native_step){run, params, l->at < l->end ? l->at : NONE}));
 }
 
@@ -93,6 +104,7 @@ clv_status low_slot(lowering *l, const slot_info *info, slot *out)
 		s->each = (int64_t)dtype_bytes(info->t.dtype);
 	}
 	*out = s->slots.n;
+	TRY(count_made(l, s->slots.n, sizeof *info));
 	return vec_push(&s->slots, *info);
 }
 

@@ -433,9 +433,10 @@ clv_status edit_reorder(edit *e, const node_id *order)
 	TRY(plan_reorder(e->p, order, &p));
 	plan_free(e->p);
 	e->p = p;
-	memcpy(pins, e->pins.at, e->pins.n * sizeof *pins);
 	for (uint32_t i = 0; i < e->pins.n; i++)
-		e->pins.at[i] = pins[order[i]];
+		pins[i] = e->pins.at[order[i]];
+	for (uint32_t i = 0; i < e->pins.n; i++)
+		e->pins.at[i] = pins[i];
 	return CLV_OK;
 }
 

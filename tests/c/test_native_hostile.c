@@ -62,7 +62,7 @@ static void a_result_of_another_shape_than_the_operator_gives_is_an_error(void *
 		"input %0 f32[2,8] name=\"x\"\n%1 = aten::_softmax(%0, 1, false) -> f32[4,4]\noutput %1\n",
 		"input %0 f32[2,8] name=\"x\"\n%1 = aten::log_softmax.int(%0, 1, none) -> f32[4,4]\noutput %1\n",
 		"input %0 f32[1,4,8] name=\"x\"\ninput %1 f32[8,8] name=\"w\"\n%2 = aten::matmul(%0, %1) -> "
-	    "f32[64,4,8]\noutput "
+		"f32[64,4,8]\noutput "
 		"%2\n",
 		"input %0 f32[1,4,8] name=\"x\"\ninput %1 f32[24,8] name=\"w\"\ninput %2 f32[8,8] name=\"o\"\ninput %3 f32[8] "
 		"name=\"v\"\n%4 = aten::expand(%3, [3, 8]) -> f32[3,8] view-of %3\n%5 = aten::reshape(%4, [24]) -> f32[24]\n"
@@ -89,7 +89,7 @@ static void sizes_that_wrap_are_errors(void **state)
 		"f32[1,16384,1,1]\noutput %3\n",
 		"input %0 f32[1,0,4,8] name=\"q\"\ninput %1 f32[1,3,4,8] name=\"k\"\n"
 		"%2 = aten::scaled_dot_product_attention(%0, %1, %1, none, 0.0, false, none, true) -> f32[1,0,4,8]\noutput "
-	    "%2\n",
+		"%2\n",
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
@@ -211,6 +211,33 @@ static void one_long_step_ends_at_its_time(void **state)
 	      CLV_E_LIMIT, "longer than");
 }
 
+static void making_a_plan_ready_ends_at_its_time_and_memory(void **state)
+{
+	static const char *const plans[] = {
+		HEAD
+		"input %0 u8[1] name=\"x\"\n%1 = aten::expand(%0, [1099511627776], false) -> u8[1099511627776] view-of %0\n"
+		"%2 = aten::diff(%1, 1099511627776, 0, none, none) -> u8[0]\noutput %2\n",
+		HEAD "input %0 f32[1,1,1,1] name=\"x\"\n"
+			 "%1 = aten::expand(%0, [1,1,262144,262144], false) -> f32[1,1,262144,262144] view-of %0\n"
+			 "%2 = aten::im2col(%1, [262144,262144], [1,1], [0,0], [1,1]) -> f32[1,68719476736,1]\noutput %2\n",
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+		FAILS(run_text(plans[i], 0.2, 0), CLV_E_LIMIT, "longer");
+		FAILS(run_text(plans[i], 0, 1 << 20), CLV_E_LIMIT, "");
+	}
+}
+
+static void taps_of_a_transposed_convolution_are_not_looked_for_one_by_one(void **state)
+{
+	(void)state;
+	OK(run_text(HEAD "input %0 f32[1,1,1] name=\"x\"\ninput %1 f32[1,1,1] name=\"w\"\n"
+	                 "%2 = aten::expand(%1, [1,1,2147483646], false) -> f32[1,1,2147483646] view-of %1\n"
+	                 "%3 = aten::conv_transpose1d(%0, %2, none, [2147483646], [1073740800], [0], 1, [1]) -> "
+	                 "f32[1,1,2046]\noutput %3\n",
+	            10, 0));
+}
+
 static void a_mask_with_more_than_the_plan_saw_is_an_error(void **state)
 {
 	clv_runtime *r;
@@ -274,6 +301,8 @@ int main(void)
 		cmocka_unit_test(a_missing_tensor_is_an_error),
 		cmocka_unit_test(huge_dimensions_and_none_are_no_trap),
 		cmocka_unit_test(one_long_step_ends_at_its_time),
+		cmocka_unit_test(making_a_plan_ready_ends_at_its_time_and_memory),
+		cmocka_unit_test(taps_of_a_transposed_convolution_are_not_looked_for_one_by_one),
 		cmocka_unit_test(a_mask_with_more_than_the_plan_saw_is_an_error),
 		cmocka_unit_test(values_of_an_index_are_read_where_they_are),
 		cmocka_unit_test(large_integers_are_counted_exactly),

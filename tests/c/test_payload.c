@@ -144,6 +144,36 @@ static void an_expanded_tensor_is_written_as_small_as_it_is(void **state)
 	strbuf_free(&file);
 }
 
+static void places_of_many_elements_are_copied_once(void **state)
+{
+	(void)state;
+	enum { DIMS = 4, SIZE = 100000, ALL = DIMS * (SIZE - 1) + 1 };
+	strbuf file = STRBUF_INIT;
+	uint8_t *storage = mem_alloc(ALL);
+	for (size_t i = 0; i < ALL; i++)
+		storage[i] = (uint8_t)(i * 7);
+	payload *p = new_payload(PAYLOAD_VALUES);
+	const int64_t sizes[DIMS] = {3, SIZE, 1000, 2}, strides[DIMS] = {0, 1, 100, 2}; /* 6 * 10^8 elements */
+	OK(add(p, tensor_on("x", DT_U8, storage, 0, DIMS, sizes, strides)));
+	payload *q = read_back(p, &file);
+	assert_int_equal(q->memories.at[0].nbytes, SIZE + 99900 + 2);
+	assert_memory_equal(q->memories.at[0].data, storage, SIZE + 99900 + 2);
+	payload_free(q);
+	strbuf_free(&file);
+	mem_free(storage);
+}
+
+static void elements_that_lie_on_each_other_too_often_are_refused(void **state)
+{
+	(void)state;
+	size_t extent;
+	const int64_t sizes[] = {500, 500, 500}, window[] = {1, 1, 1}, odd[] = {2, 3, 5};
+	OK(strided_extent(3, sizes, window, &extent));
+	assert_false(strided_overlaps(3, sizes, window, extent)); /* one run */
+	OK(strided_extent(3, sizes, odd, &extent));
+	assert_true(strided_overlaps(3, sizes, odd, extent));
+}
+
 static void a_tensor_too_sparse_for_its_reader_is_written_with_its_gaps(void **state)
 {
 	(void)state;
@@ -1132,6 +1162,8 @@ int main(void)
 		cmocka_unit_test(tensors_on_one_memory_are_written_once),
 		cmocka_unit_test(tensors_of_several_types_may_share_memory),
 		cmocka_unit_test(an_expanded_tensor_is_written_as_small_as_it_is),
+		cmocka_unit_test(places_of_many_elements_are_copied_once),
+		cmocka_unit_test(elements_that_lie_on_each_other_too_often_are_refused),
 		cmocka_unit_test(a_tensor_too_sparse_for_its_reader_is_written_with_its_gaps),
 		cmocka_unit_test(every_dtype_comes_back_or_is_refused_by_name),
 		cmocka_unit_test(tensors_that_cannot_be_are_refused),
