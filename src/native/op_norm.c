@@ -294,7 +294,8 @@ static clv_status lower_groups_of(lowering *l, node_id n, rows_params *p, int64_
 		p->each *= t->size[d];
 	p->groups = groups;
 	p->channels = channels / groups;
-	p->rows = t->size[0] * groups;
+	if (__builtin_mul_overflow(t->size[0], groups, &p->rows))
+		return fail(CLV_E_OVERFLOW, "there are more than 2^63 groups");
 	p->n = p->channels * p->each;
 	p->eps = eps;
 	TRY(vector(l, n, weight, type_of(p), channels, &p->weight));

@@ -24,6 +24,8 @@ static int64_t inside(pad_mode mode, int64_t i, int64_t n)
 static clv_status map_of(lowering *l, pad_mode mode, int64_t n, int64_t before, int64_t out, const int64_t **map)
 {
 	int64_t *m = low_array(l, out, sizeof *m);
+	if (before < INT64_MIN / 2 || before > INT64_MAX / 2)
+		return fail(CLV_E_OVERFLOW, "padding by more than 2^62 elements");
 	if (!m)
 		return fail_nomem();
 	for (int64_t i = 0; i < out; i++) {

@@ -228,6 +228,30 @@ static void making_a_plan_ready_ends_at_its_time_and_memory(void **state)
 	}
 }
 
+static void loops_over_the_sizes_of_nothing_end(void **state)
+{
+	static const char *const plans[] = {
+		HEAD "input %0 f32[0,1] name=\"x\"\n"
+			 "%1 = aten::expand(%0, [0,1125899906842624], false) -> f32[0,1125899906842624] view-of %0\n"
+			 "%2 = aten::cumsum(%1, 0, none) -> f32[0,1125899906842624]\noutput %2\n",
+		HEAD "input %0 f32[1,0,4,4] name=\"x\"\n"
+			 "%1 = aten::expand(%0, [1125899906842624,0,4,4], false) -> f32[1125899906842624,0,4,4] view-of %0\n"
+			 "%2, %3 = aten::max_pool2d_with_indices(%1, [2,2], [2,2], [0,0], [1,1], false) -> "
+			 "f32[1125899906842624,0,2,2], i64[1125899906842624,0,2,2]\noutput (%2,%3)\n",
+		HEAD "input %0 f32[1,0,4] name=\"x\"\ninput %1 f32[1,0,4] name=\"h\"\ninput %2 f32[16,4] name=\"w\"\n"
+			 "%3 = aten::expand(%0, [4398046511104,0,4], false) -> f32[4398046511104,0,4] view-of %0\n"
+			 "%4, %5, %6 = aten::lstm.input(%3, [%1, %1], [%2, %2], false, 1, 0.0, false, false, false) -> "
+			 "f32[4398046511104,0,4], f32[1,0,4], f32[1,0,4]\noutput %4\n",
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+		OK(run_text(plans[i], 10, 0));
+	FAILS(run_text(HEAD "input %0 f32[3,0,4] name=\"x\"\n%2 = aten::group_norm(%0, 4611686018427387904, none, none, "
+	                    "0.00001, false) -> f32[3,0,4]\noutput %2\n",
+	               0, 0),
+	      CLV_E_OVERFLOW, "groups");
+}
+
 static void taps_of_a_transposed_convolution_are_not_looked_for_one_by_one(void **state)
 {
 	(void)state;
@@ -302,6 +326,7 @@ int main(void)
 		cmocka_unit_test(huge_dimensions_and_none_are_no_trap),
 		cmocka_unit_test(one_long_step_ends_at_its_time),
 		cmocka_unit_test(making_a_plan_ready_ends_at_its_time_and_memory),
+		cmocka_unit_test(loops_over_the_sizes_of_nothing_end),
 		cmocka_unit_test(taps_of_a_transposed_convolution_are_not_looked_for_one_by_one),
 		cmocka_unit_test(a_mask_with_more_than_the_plan_saw_is_an_error),
 		cmocka_unit_test(values_of_an_index_are_read_where_they_are),
