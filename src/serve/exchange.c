@@ -129,6 +129,14 @@ void exchange_sent(exchange *x, size_t n)
 	x->held -= n;
 }
 
+clv_status body_json(const exchange *x, json_t **root)
+{
+	enum { MOST = 64 * 1024 }; /* what says what to do is short, and is read while others wait */
+	if (x->body.n > MOST)
+		return fail(CLV_E_INPUT, "the body may have %d bytes here, and has %zu", MOST, x->body.n);
+	return json_read((const char *)body_at(&x->body), x->body.n, "the request", root);
+}
+
 static clv_status count_bytes(exchange *x, size_t n)
 {
 	if ((int64_t)(x->body.n + n) > x->s->o.max_body)

@@ -208,6 +208,7 @@ static int on_begin_headers(nghttp2_session *h2, const nghttp2_frame *f, void *u
 		return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
 	x->c = c;
 	x->stream = f->hd.stream_id;
+	x->head.method = x->head.path = ""; /* CONNECT has no path */
 	x->head.length = -1;
 	x->head.keep_alive = true;
 	x->sibling = c->x;
@@ -252,7 +253,9 @@ static int on_header(nghttp2_session *h2, const nghttp2_frame *f, const uint8_t 
 static void begin_body(exchange *x)
 {
 	const char *length = http_field_of(&x->head, "content-length");
-	if (length && !http_number(length, &x->head.length))
+	if (!*x->head.path || !*x->head.method)
+		answer_error(x, 400, "the request has no path or no method");
+	else if (length && !http_number(length, &x->head.length))
 		answer_error(x, 400, "the length of the body is no number");
 	else if (x->head.length > x->s->o.max_body)
 		answer_error(x, 413, "the body is larger than the server takes");

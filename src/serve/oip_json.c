@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/member.h"
-#include "file/json.h"
 #include "serve/grpc.h"
 #include "serve/oip.h"
 

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/member.h"
-#include "file/json.h"
 #include "serve/oip.h"
 #include "serve/session.h"
 
@@ -240,7 +239,7 @@ static void repository_index(exchange *x)
 	json_t *root = NULL;
 	clv_status st = CLV_OK;
 	if (x->body.n)
-		st = json_read((const char *)body_at(&x->body), x->body.n, "the request", &root);
+		st = body_json(x, &root);
 	bool ready = json_is_true(json_object_get(root, "ready"));
 	json_decref(root);
 	member_open(&b, NULL, '[');
@@ -274,7 +273,7 @@ static bool load_is_plain(exchange *x)
 	json_t *root = NULL;
 	clv_status st = CLV_OK;
 	if (x->body.n)
-		st = json_read((const char *)body_at(&x->body), x->body.n, "the request", &root);
+		st = body_json(x, &root);
 	const json_t *parameters = json_object_get(root, "parameters");
 	const char *key;
 	json_t *any;

@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "file/json.h"
 #include "net/http.h"
 #include "net/inflate.h"
 #include "net/tls.h"
@@ -190,7 +191,8 @@ static inline uint8_t *body_at(const request_body *b)
 clv_status body_add(exchange *x, const void *at, size_t n);
 /* Inflates the body, or the message of gRPC, on a worker; `then` is called on the loop with the plain one. */
 void body_inflate(exchange *x, work_fn then);
-void body_drop(exchange *x, size_t n); /* its first bytes, which nobody reads any more */
+clv_status body_json(const exchange *x, json_t **root); /* for the loop: a short one; caller frees */
+void body_drop(exchange *x, size_t n);                  /* its first bytes, which nobody reads any more */
 /* Binary tensors after JSON start at a multiple of 64, so that they are used where they are: bytes to leave free for that. Those of
    boundaries and of messages do, too, as far as the first bytes tell. */
 size_t body_lead_for(const http_head *h);

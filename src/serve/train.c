@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/member.h"
-#include "file/json.h"
 #include "file/training.h"
 #include "runtime/trainer.h"
 #include "serve/oip.h"
@@ -85,6 +84,12 @@ static bool read_step(step *p)
 	}
 	if (member >= p->s->facts.nmembers) {
 		answer_error(x, 409, "the session has no member %lld: it has %u", (long long)member, p->s->facts.nmembers);
+		return false;
+	}
+	clv_status st = exchange_hold(x, json_memory_most(st_header_bytes(p->at, p->boundary_n)) +
+	                                     json_memory_most(st_header_bytes(p->at + boundary, p->n - p->boundary_n)));
+	if (st != CLV_OK) {
+		answer_status(x, st);
 		return false;
 	}
 	p->member = (uint32_t)member;
@@ -501,11 +506,8 @@ static clv_status read_members(const json_t *root, wish *w)
 static clv_status read_wish(const exchange *x, wish *w)
 {
 	json_t *root = NULL;
-	if ((int64_t)x->body.n > x->s->o.max_json)
-		return fail(CLV_E_INPUT, "the JSON is larger than the %lld bytes that it may have",
-		            (long long)x->s->o.max_json);
 	if (x->body.n)
-		TRY(json_read((const char *)body_at(&x->body), x->body.n, "the request", &root));
+		TRY(body_json(x, &root));
 	clv_status st = read_members(root, w);
 	json_decref(root);
 	return st;

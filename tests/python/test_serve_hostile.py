@@ -485,6 +485,7 @@ def test_floods_of_pings_and_settings_are_bounded(server):
         frame(1, 5, 1, HEAD + b"\x00\x04Host\x01y"),
         frame(1, 4, 1, POST + b"\x00\x0econtent-length\x0215") + frame(0, 1, 1, b"abc"),
         frame(5, 4, 1, b"\0\0\0\2" + HEAD),
+        frame(1, 5, 1, b"\x02\x07CONNECT" + b"\x01\x01x"),
         frame(99, 0, 1, b"unknown"),
         b"\xff" * 100,
     ],
