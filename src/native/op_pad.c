@@ -5,17 +5,18 @@
 
 typedef enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_REPLICATE, PAD_CIRCULAR, PAD_BY_NAME } pad_mode;
 
-/* The index of the input for index i of it, which may lie outside; -1: none. */
-static int64_t inside(pad_mode mode, int64_t i, int64_t n)
+/* The index of the input for index i of it, which may lie outside; -1: none. What negative padding cuts off at a side is below `low`
+   or from `high` on: elements that go round do not see it. */
+static int64_t inside(pad_mode mode, int64_t i, int64_t n, int64_t low, int64_t high)
 {
+	if (mode == PAD_CIRCULAR)
+		return i < low ? i + (high - low) : i >= high ? i - (high - low) : i;
 	if (i >= 0 && i < n)
 		return i;
 	if (mode == PAD_REFLECT)
 		i = i < 0 ? -i : 2 * (n - 1) - i;
 	else if (mode == PAD_REPLICATE)
 		i = i < 0 ? 0 : n - 1;
-	else if (mode == PAD_CIRCULAR)
-		i = i < 0 ? i + n : i - n;
 	else
 		return -1;
 	return i;
@@ -28,9 +29,14 @@ static clv_status map_of(lowering *l, pad_mode mode, int64_t n, int64_t before, 
 		return fail(CLV_E_OVERFLOW, "padding by more than 2^62 elements");
 	if (!m)
 		return fail_nomem();
+	int64_t after = out - before - n, low = 0, high = n;
+	if (mode == PAD_CIRCULAR) {
+		low = before < 0 ? -before : 0;
+		high = after < 0 ? n + after : n;
+	}
 	for (int64_t i = 0; i < out; i++) {
-		m[i] = inside(mode, i - before, n);
-		if (mode != PAD_CONSTANT && (m[i] < 0 || m[i] >= n))
+		m[i] = inside(mode, i - before, n, low, high);
+		if (mode != PAD_CONSTANT && (m[i] < low || m[i] >= high))
 			return fail(CLV_E_UNSUPPORTED, "padding of %lld elements by more than they allow", (long long)n);
 	}
 	*map = m;

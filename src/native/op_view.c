@@ -649,7 +649,10 @@ static const char *takes_as_strided(const plan *p, node_id n)
 	const node *x = &p->nodes.at[n];
 	const arg *a = &p->args.at[x->args];
 	const value *v = x->nargs && a->kind == ARG_VALUE ? &p->values.at[a->u.v] : NULL;
-	return v && v->alias == NONE && v->strides == NONE ? NULL : "its argument is a view, or not row-major";
+	/* A result keeps the order of memory of its arguments, which plans do not say. */
+	bool made = v && v->kind == VALUE_RESULT && p->nodes.at[v->def].op_id != OP_contiguous;
+	return v && !made && v->alias == NONE && v->strides == NONE ? NULL
+	                                                            : "its argument is a view, or may not be row-major";
 }
 
 static clv_status lower_as_strided(lowering *l, node_id n)

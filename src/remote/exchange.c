@@ -187,15 +187,18 @@ static clv_status add_body(const attempt *t, remote_answer *a, size_t *room, con
 static clv_status read_chunked(attempt *t, remote_answer *a)
 {
 	answer_chunks c = {0};
-	size_t room = 0, used, data;
+	size_t room = 0, used, data, at = 0;
 	bool done = false;
 	while (!done) {
-		if (t->n == 0)
+		if (at == t->n) {
+			t->n = at = 0;
 			TRY(read_more(t));
-		TRY(answer_chunks_read(&c, t->in, t->n, &used, &data, &done));
-		TRY(add_body(t, a, &room, t->in + used - data, data));
-		consume(t, used);
+		}
+		TRY(answer_chunks_read(&c, t->in + at, t->n - at, &used, &data, &done));
+		at += used;
+		TRY(add_body(t, a, &room, t->in + at - data, data));
 	}
+	consume(t, at);
 	return CLV_OK;
 }
 

@@ -395,6 +395,8 @@ clv_status link_write(remote_link *l, const void *at, size_t n, bool more, doubl
 
 clv_status link_read(remote_link *l, void *to, size_t n, double deadline, size_t *got)
 {
+	if (clock_seconds() >= deadline) /* a server that sends without end is never waited for */
+		return fail(CLV_E_IO, "the server took too long");
 #ifdef CLEAVE_TLS
 	if (l->ssl)
 		return tls_read(l, to, n, deadline, got);

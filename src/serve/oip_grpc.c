@@ -183,6 +183,13 @@ static clv_status has_parameter(const pb_field *entry, const char *key, bool *ou
 }
 
 /* InferInputTensor{name=1, datatype=2, shape=3, parameters=4, contents=5} */
+/* They take many times the bytes that name them. */
+static clv_status check_count(size_t n)
+{
+	enum { MOST = 4096 };
+	return n < MOST ? CLV_OK : fail(CLV_E_INPUT, "the request has more than %d inputs or outputs", MOST);
+}
+
 static clv_status read_input(exchange *x, const pb_field *from)
 {
 	infer *c = &x->call;
@@ -191,6 +198,7 @@ static clv_status read_input(exchange *x, const pb_field *from)
 	const char *type = "";
 	int64_t dims[RANK_MOST];
 	bool there, shared = false;
+	TRY(check_count(c->inputs.n));
 	TRY(vec_push(&c->inputs, ((infer_input){.name = ""})));
 	infer_input *in = &c->inputs.at[c->inputs.n - 1];
 	for (;;) {
@@ -235,6 +243,7 @@ static clv_status read_output(exchange *x, const pb_field *from)
 	}
 	if (odd)
 		return fail(CLV_E_UNSUPPORTED, "classification and shared memory are not supported");
+	TRY(check_count(x->call.outputs.n));
 	return vec_push(&x->call.outputs, out);
 }
 

@@ -222,6 +222,7 @@ PADS: dict[str, tuple[Callable[..., Any], Tensor]] = {
     "replicate": (lambda x: F.pad(x, (1, 2, 3, 0), mode="replicate"), X2),
     "replicate 1-D": (lambda x: F.pad(x, (40, 5), mode="replicate"), X1),
     "replicate 3-D": (lambda x: F.pad(x, (1, 2, 1, 1, 2, 0), mode="replicate"), X3),
+    "circular, less on one side": (lambda x: F.pad(x, (2, -1, -2, 1), mode="circular"), X2),
     "circular": (lambda x: F.pad(x, (1, 2, 3, 0), mode="circular"), X2),
     "module": (nn.ReflectionPad2d(2), X2),
     "channels last": (lambda x: F.pad(F.max_pool2d(x, 3, 1), (1, 2, 3, 0), value=2.5), X2),

@@ -359,3 +359,13 @@ def test_large_tensors_are_moved_by_several_threads(tmp_path: Path) -> None:
 def test_every_type_is_moved(dtype: torch.dtype, tmp_path: Path) -> None:
     x = torch.randint(0, 2, (5, 20, 33)).to(dtype)
     check(tmp_path, lambda x, i: (x.mT.reshape(-1), torch.cat([x, x.flip(0)]), x[i], x.roll(3, 1)), x, AT)
+
+
+def test_as_strided_of_a_result_is_refused(tmp_path: Path) -> None:
+    """It would see the order of memory, which torch chooses by that of the arguments."""
+    with torch.no_grad():
+        cleave.capture(Of(lambda x: x.sigmoid().as_strided((3, 2), (1, 3))), (torch.randn(2, 3).t(),)).save(
+            tmp_path / "m.clv"
+        )
+    with pytest.raises(cleave.CleaveError, match="may not be row-major"):
+        cleave.load(tmp_path / "m.clv", engine="native")
