@@ -38,7 +38,9 @@ clv_status compiled_note(compiled *c, const char *key, const char *text);
 const char *compiled_need_of(const compiled *c, const char *key); /* NULL: it needs nothing of this kind */
 const compiled_member *compiled_find(const compiled *c, const char *name);
 /* A file of its own, as the cache has it (a safetensors file, checked by digests); hostile bytes when it is read. */
-/* What is written under a key (a word; "": none) is read back under that key alone. */
+clv_status compiled_save(const compiled *c, const char *path); /* whole or not at all */
+clv_status compiled_load(const char *path, compiled *out);
+/* The steps of both, for the cache: what is saved under a key (a word; "": none) is read back under that key alone. */
 clv_status compiled_write(const compiled *c, const char *key, const char *path, st_pending *out);
 clv_status compiled_parse(uint8_t *data /* taken, also on failure */, size_t n, const char *key, compiled *out);
 

@@ -185,6 +185,13 @@ clv_status compiled_write(const compiled *c, const char *key, const char *path, 
 	return st;
 }
 
+clv_status compiled_save(const compiled *c, const char *path)
+{
+	st_pending f;
+	TRY(compiled_write(c, "", path, &f));
+	return st_commit(&f);
+}
+
 /* ---- reading ------------------------------------------------------------------------------------------------------ */
 
 static clv_status read_compiled_notes(compiled *c, const json_t *root, const char *key,
@@ -266,4 +273,14 @@ clv_status compiled_parse(uint8_t *data, size_t n, const char *key, compiled *ou
 	if (st != CLV_OK)
 		compiled_free(out);
 	return st;
+}
+
+clv_status compiled_load(const char *path, compiled *out)
+{
+	uint8_t *data;
+	size_t n;
+	*out = (compiled){0};
+	TRY(file_read(path, &data, &n));
+	clv_status st = compiled_parse(data, n, "", out);
+	return st == CLV_OK ? st : fail_more(st, "cannot read %s", path);
 }

@@ -35,14 +35,6 @@ static void check_code(const compiled *c, const char *text)
 	assert_string_equal(c->notes.at[0].key, "kernels");
 }
 
-/* As the cache has it, under no key. */
-static clv_status save_code(const compiled *c, const char *path)
-{
-	st_pending f;
-	TRY(compiled_write(c, "", path, &f));
-	return st_commit(&f);
-}
-
 static char *temporary(void)
 {
 	char *path;
@@ -79,14 +71,12 @@ static void test_what_is_saved_is_loaded(void **state)
 	(void)state;
 	char *base = temporary();
 	compiled c = sample_code("code"), back;
-	OK(save_code(&c, in(base, "file")));
-	uint8_t *data;
-	size_t n;
-	OK(file_read(in(base, "file"), &data, &n));
-	OK(compiled_parse(data, n, "", &back));
+	OK(compiled_save(&c, in(base, "file")));
+	OK(compiled_load(in(base, "file"), &back));
 	check_code(&back, "code");
 	compiled_free(&back);
 	compiled_free(&c);
+	FAILS(compiled_load(in(base, "gone"), &back), CLV_E_IO, "gone");
 	drop(base);
 }
 
@@ -122,7 +112,7 @@ static void test_no_damaged_file_is_loaded(void **state)
 	(void)state;
 	char *base = temporary();
 	compiled c = sample_code("some code");
-	OK(save_code(&c, in(base, "file")));
+	OK(compiled_save(&c, in(base, "file")));
 	compiled_free(&c);
 	image i = read_image(in(base, "file"));
 	OK(parse_copy(i.at, i.n));
