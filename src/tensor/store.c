@@ -70,7 +70,7 @@ void memory_store_close(memory_store *s)
 
 size_t memory_store_cost(size_t n)
 {
-	return sizeof(cell) + MEMORY_ALIGN + n;
+	return sizeof(cell) + BLOCK_ALIGN + n;
 }
 
 void memory_store_keep(memory_store *s, size_t bytes)

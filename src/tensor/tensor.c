@@ -62,12 +62,12 @@ clv_status tensor_memory_wrap(void *base, size_t n, bool fixed, void (*release)(
 
 clv_status memory_block(size_t n, void **block, char **base)
 {
-	if (n > INT64_MAX - MEMORY_ALIGN)
+	if (n > INT64_MAX - BLOCK_ALIGN)
 		return fail(CLV_E_OVERFLOW, "a memory has more than 2^63 bytes");
-	*block = mem_realloc(NULL, n + MEMORY_ALIGN, 1);
+	*block = mem_realloc(NULL, n + BLOCK_ALIGN, 1);
 	if (!*block)
 		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes", n);
-	*base = (char *)*block + (MEMORY_ALIGN - (uintptr_t)*block % MEMORY_ALIGN) % MEMORY_ALIGN;
+	*base = (char *)*block + (BLOCK_ALIGN - (uintptr_t)*block % BLOCK_ALIGN) % BLOCK_ALIGN;
 	return CLV_OK;
 }
 
