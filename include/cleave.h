@@ -1389,7 +1389,7 @@ typedef struct clv_trace_call {
 /** Options of clv_trace(). */
 typedef struct clv_trace_options {
 	size_t size;             /**< sizeof(clv_trace_options) */
-	const char *backend;     /**< "inductor", "openvino", or one that was added */
+	const char *backend;     /**< one of CLV_BACKEND_LIST(), or one that was added */
 	const char *const *args; /**< for the compiler (docs/trace.md) */
 	uint32_t nargs;          /**< length of args */
 	double timeout;          /**< seconds that the compiler has for one segment; 0: no limit */
@@ -2069,6 +2069,10 @@ CLV_API void clv_server_reload(clv_server *s);
 CLV_API void clv_server_free(clv_server *s);
 
 /** @} */
+
+/** The back ends of clv_trace() that are built in: X(name) for each.
+    @ingroup tracing */
+#define CLV_BACKEND_LIST(X) X(inductor) X(openvino) X(native)
 
 #endif /* CLV_EXPERIMENTAL */
 

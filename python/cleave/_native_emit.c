@@ -128,6 +128,17 @@ PyObject *plan_py_source(PlanObject *o, PyObject *args, PyObject *kwargs)
 	return take_text(st, &b);
 }
 
+/* Memory for the n things that are read from a sequence, which stays in *fast; NULL with an exception. */
+static void *sequence_open(PyObject *seq, const char *what, size_t each, PyObject **fast, uint32_t *n)
+{
+	*fast = PySequence_Fast(seq, what);
+	*n = *fast ? (uint32_t)PySequence_Fast_GET_SIZE(*fast) : 0;
+	void *at = *fast ? PyMem_Calloc((size_t)*n + 1, each) : NULL;
+	if (*fast && !at)
+		PyErr_NoMemory();
+	return at;
+}
+
 typedef struct text_list {
 	PyObject *fast; /* keeps the texts */
 	const char **at;
@@ -140,13 +151,7 @@ static bool text_list_read(PyObject *seq, bool none, text_list *out)
 	*out = (text_list){0};
 	if (seq == Py_None)
 		return true;
-	out->fast = PySequence_Fast(seq, "a sequence of str is needed");
-	if (!out->fast)
-		return false;
-	out->n = (uint32_t)PySequence_Fast_GET_SIZE(out->fast);
-	out->at = PyMem_Calloc((size_t)out->n + 1, sizeof *out->at);
-	if (!out->at)
-		PyErr_NoMemory();
+	out->at = sequence_open(seq, "a sequence of str is needed", sizeof *out->at, &out->fast, &out->n);
 	for (uint32_t i = 0; !PyErr_Occurred() && i < out->n; i++) {
 		PyObject *item = PySequence_Fast_GET_ITEM(out->fast, (Py_ssize_t)i);
 		if (!none || item != Py_None)
@@ -163,18 +168,13 @@ static void text_list_free(text_list *t)
 
 static bool ends_read(PyObject *seq, uint32_t **ends, uint32_t *n)
 {
-	PyObject *fast = PySequence_Fast(seq, "a sequence of node positions is needed");
-	if (!fast)
-		return false;
-	*n = (uint32_t)PySequence_Fast_GET_SIZE(fast);
-	*ends = PyMem_Calloc((size_t)*n + 1, sizeof **ends);
-	if (!*ends)
-		PyErr_NoMemory();
+	PyObject *fast;
+	*ends = sequence_open(seq, "a sequence of node positions is needed", sizeof **ends, &fast, n);
 	for (uint32_t i = 0; !PyErr_Occurred() && i < *n; i++) {
 		unsigned long k = PyLong_AsUnsignedLong(PySequence_Fast_GET_ITEM(fast, (Py_ssize_t)i));
 		(*ends)[i] = k < UINT32_MAX ? (uint32_t)k : UINT32_MAX;
 	}
-	Py_DECREF(fast);
+	Py_XDECREF(fast);
 	return !PyErr_Occurred();
 }
 
@@ -196,13 +196,7 @@ static bool block_calls_read(PyObject *seq, block_calls *out)
 {
 	if (seq == Py_None)
 		return true;
-	out->fast = PySequence_Fast(seq, "a sequence of calls is needed");
-	if (!out->fast)
-		return false;
-	out->n = (uint32_t)PySequence_Fast_GET_SIZE(out->fast);
-	out->at = PyMem_Calloc((size_t)out->n + 1, sizeof *out->at);
-	if (!out->at)
-		PyErr_NoMemory();
+	out->at = sequence_open(seq, "a sequence of calls is needed", sizeof *out->at, &out->fast, &out->n);
 	for (uint32_t i = 0; !PyErr_Occurred() && i < out->n; i++)
 		call_read(PySequence_Fast_GET_ITEM(out->fast, (Py_ssize_t)i), &out->at[i]);
 	return !PyErr_Occurred();

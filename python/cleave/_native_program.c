@@ -1,7 +1,6 @@
 /* Program: runs a part of a plan on the live tensors of a model, after a check that the model is as it was. */
 #include "_native_segment.h"
 #include "exec/optimized.h"
-#include "plan/ops.h"
 
 typedef struct Binding {
 	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */

@@ -251,18 +251,6 @@ static PyObject *link_py_tell(LinkObject *o, PyObject *args)
 	return none_or_raise(clv_link_tell(o->l, way, here, none ? NULL : &t));
 }
 
-static PyObject *link_py_tell_rtt(LinkObject *o, PyObject *seconds)
-{
-	double s = PyFloat_AsDouble(seconds);
-	return PyErr_Occurred() ? NULL : none_or_raise(clv_link_tell_rtt(o->l, s));
-}
-
-static PyObject *link_py_tell_away(LinkObject *o, PyObject *unused)
-{
-	clv_link_tell_away(o->l);
-	Py_RETURN_NONE;
-}
-
 static PyObject *link_py_choose(LinkObject *o, PyObject *unused)
 {
 	return PyLong_FromUnsignedLong(clv_link_choose(o->l));
@@ -285,8 +273,6 @@ static PyObject *link_py_state(LinkObject *o, PyObject *unused)
 
 static PyMethodDef link_methods[] = {
 	{"tell", (PyCFunction)link_py_tell, METH_VARARGS, "tell(way, seconds here or -1, times or None)"},
-	{"tell_rtt", (PyCFunction)link_py_tell_rtt, METH_O, "a round trip that was measured"},
-	{"tell_away", (PyCFunction)link_py_tell_away, METH_NOARGS, "the server cannot be reached"},
 	{"choose", (PyCFunction)link_py_choose, METH_NOARGS, "the way for the next call"},
 	{"expect", (PyCFunction)link_py_expect, METH_NOARGS, "seconds of a call, for each way"},
 	{"state", (PyCFunction)link_py_state, METH_NOARGS, "(round trip, bytes per second)"},

@@ -750,12 +750,6 @@ static PyObject *runtime_py_weight_version(RuntimeObject *o, PyObject *unused)
 	return PyLong_FromLongLong(o->r->weight_version);
 }
 
-static PyObject *runtime_py_check_weights(RuntimeObject *o, PyObject *version)
-{
-	long long number = PyLong_AsLongLong(version);
-	return PyErr_Occurred() ? NULL : none_or_raise(runtime_check_weights(o->r, number));
-}
-
 /* segments() -> list of (plan, first, end, back end, barred, compiled, reason or None, runs, runs on the tape) */
 static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
 {
@@ -834,7 +828,6 @@ static PyMethodDef runtime_methods[] = {
 	{"knows", (PyCFunction)runtime_py_knows, METH_O, "knows(name): a tensor of the model, whichever part reads it"},
 	{"note", (PyCFunction)runtime_py_note, METH_VARARGS, "note(name, tensor): the model has these elements now"},
 	{"weight_version", (PyCFunction)runtime_py_weight_version, METH_NOARGS, "which weights it has"},
-	{"check_weights", (PyCFunction)runtime_py_check_weights, METH_O, "check_weights(version of a boundary)"},
 	{"packing", (PyCFunction)runtime_py_packing, METH_NOARGS, "(found, repacked, damaged) pieces of packed weights"},
 	{"sandboxed", (PyCFunction)runtime_py_sandboxed, METH_NOARGS, "whether runs are made in a sandbox"},
 	{"optimizations", (PyCFunction)runtime_py_optimizations, METH_NOARGS, "what was done to run it faster, in lines"},

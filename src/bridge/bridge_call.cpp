@@ -32,6 +32,26 @@ bool bridge::writes_argument(const c10::FunctionSchema &schema, size_t i, bool t
 	return statistic && training && op_rows[op_find(schema.name().c_str())].statistics;
 }
 
+br_arg bridge::host_value(const c10::IValue &v)
+{
+	br_arg a{};
+	if (v.isInt()) {
+		a.kind = BR_INT;
+		a.u.i = v.toInt();
+	} else if (v.isDouble()) {
+		a.kind = BR_FLOAT;
+		a.u.f = v.toDouble();
+	} else if (v.isBool()) {
+		a.kind = BR_BOOL;
+		a.u.b = v.toBool();
+	} else if (v.isComplexDouble()) {
+		a.kind = BR_COMPLEX;
+		a.u.c.re = v.toComplexDouble().real();
+		a.u.c.im = v.toComplexDouble().imag();
+	}
+	return a;
+}
+
 namespace {
 
 struct Fill { // one place of the stack to fill before each call
@@ -414,26 +434,6 @@ void fill(const Fill &f, c10::IValue &out, br_tensor **slots, const br_arg *numb
 		return;
 	}
 	}
-}
-
-br_arg host_value(const c10::IValue &v)
-{
-	br_arg a{};
-	if (v.isInt()) {
-		a.kind = BR_INT;
-		a.u.i = v.toInt();
-	} else if (v.isDouble()) {
-		a.kind = BR_FLOAT;
-		a.u.f = v.toDouble();
-	} else if (v.isBool()) {
-		a.kind = BR_BOOL;
-		a.u.b = v.toBool();
-	} else if (v.isComplexDouble()) {
-		a.kind = BR_COMPLEX;
-		a.u.c.re = v.toComplexDouble().real();
-		a.u.c.im = v.toComplexDouble().imag();
-	}
-	return a;
 }
 
 clv_status store_list(const br_site *s, const Result &r, const c10::IValue &v, br_tensor **slots)

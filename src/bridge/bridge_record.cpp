@@ -163,17 +163,9 @@ br_arg Open::convert(const c10::IValue &v, const c10::TypePtr &declared, br_orig
 		return convert_tensor(v.toTensor(), if_new);
 	if (v.isInt())
 		return convert_int(v.toInt(), type);
-	if (v.isDouble()) {
-		a.kind = BR_FLOAT;
-		a.u.f = v.toDouble();
-	} else if (v.isBool()) {
-		a.kind = BR_BOOL;
-		a.u.b = v.toBool();
-	} else if (v.isComplexDouble()) {
-		a.kind = BR_COMPLEX;
-		a.u.c.re = v.toComplexDouble().real();
-		a.u.c.im = v.toComplexDouble().imag();
-	} else if (v.isString()) {
+	if (v.isDouble() || v.isBool() || v.isComplexDouble())
+		return host_value(v);
+	if (v.isString()) {
 		a.kind = BR_STR;
 		a.u.s = keep(v.toStringRef());
 	} else if (v.isDevice()) {

@@ -65,6 +65,8 @@ bool writes_argument(const c10::FunctionSchema &schema, size_t i, bool training)
 // Where a normalisation says whether it is in training; nothing: it always is, or is no normalisation.
 std::optional<size_t> training_argument(const c10::FunctionSchema &schema);
 
+br_arg host_value(const c10::IValue &v); // a number or bool; BR_NONE: it is neither
+
 struct Object {
 	c10::IValue value;
 	std::string type;

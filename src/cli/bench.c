@@ -427,10 +427,7 @@ static const option options[] = {
 	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: the boundary written by the prefix"),
 	FEEDING_OPTIONS(feeding),
 	LOADING_OPTIONS(loading),
-	OPT_GROUP("model files"),
-	CHECK_OPTION(opening),
-	TRUST_OPTIONS(opening),
-	LISTING_OPTIONS(view),
+	RUN_FILE_OPTIONS,
 	OPTION_END,
 };
 

@@ -134,14 +134,9 @@ static const option options[] = {
               "(default: 0.01)"),
 	OPT_FLOAT("min-top1", 0, "X", min_top1, "least share of rows that must keep their largest output: 0.99"),
 	FEEDING_OPTIONS(feeding),
-	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes,
-        "size of a symbol, S=16; may be repeated (default: a proven one)"),
-	OPT_COUNT("batch", 0, "N", sizes.batch, "size of the batch (default: a proven one)"),
+	RUN_SIZE_OPTIONS(sizes),
 	LOADING_OPTIONS(loading),
-	OPT_GROUP("model files"),
-	CHECK_OPTION(opening),
-	TRUST_OPTIONS(opening),
-	LISTING_OPTIONS(view),
+	RUN_FILE_OPTIONS,
 	OPTION_END,
 };
 

@@ -357,9 +357,6 @@ typedef struct command {
 COMMAND_LIST(X)
 #undef X
 
-/* run.c. The native engine against the tape, which takes libtorch: says how near they are, or what is wrong. */
-bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst);
-
 extern const command *const commands[]; /* NULL at the end */
 const command *find_command(const char *name);
 extern const option common_options[]; /* --help and what else every command takes */

@@ -788,3 +788,27 @@ void feed_free(feed *f)
 	sizes_free(&f->sizes);
 	*f = (feed){0};
 }
+
+#ifdef CLEAVE_CLI_TORCH
+bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst)
+{
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
+	o.sandbox = no_sandbox ? CLV_SANDBOX_OFF : CLV_SANDBOX_AUTO;
+	clv_status st = clv_artifact_compare(a, &o, worst);
+	if (st == CLV_E_GUARD) { /* it proves nothing */
+		*worst = -1;
+		note("%s: not compared as a whole: %s", path, clv_last_error());
+		return true;
+	}
+	if (st != CLV_OK)
+		fail_run(path, st);
+	return st == CLV_OK;
+}
+#else
+bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst)
+{
+	(void)a, (void)no_sandbox, (void)worst;
+	complain("%s: comparing with the tape needs libtorch, which this program goes without", path);
+	return false;
+}
+#endif

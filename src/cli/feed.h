@@ -86,3 +86,12 @@ int feeding_check(const feeding *f);          /* EXIT_OK, or EXIT_USAGE with wha
 int fail_boundary(const char *path);          /* complains that a suffix wants a boundary: EXIT_FAILED */
 /* Complains of what the library said, with a hint where there is something to do. */
 int fail_run(const char *path, clv_status st);
+/* The native engine against the tape, which takes libtorch: says how near they are, or what is wrong. */
+bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst);
+
+/* Options of commands that run a model: sizes, and at the end what they read and how they show results. */
+#define RUN_SIZE_OPTIONS(field)                                                                                        \
+	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, field,                                                              \
+	    "size of a symbol, S=16; may be repeated (default: a proven one)"),                                            \
+		OPT_COUNT("batch", 0, "N", field.batch, "size of the batch (default: a proven one)")
+#define RUN_FILE_OPTIONS OPT_GROUP("model files"), CHECK_OPTION(opening), TRUST_OPTIONS(opening), LISTING_OPTIONS(view)

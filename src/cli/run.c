@@ -517,30 +517,6 @@ static int run_on_boundary(const request *r, const clv_runtime *rt)
 	return code;
 }
 
-#ifdef CLEAVE_CLI_TORCH
-bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst)
-{
-	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
-	o.sandbox = no_sandbox ? CLV_SANDBOX_OFF : CLV_SANDBOX_AUTO;
-	clv_status st = clv_artifact_compare(a, &o, worst);
-	if (st == CLV_E_GUARD) { /* it proves nothing */
-		*worst = -1;
-		note("%s: not compared as a whole: %s", path, clv_last_error());
-		return true;
-	}
-	if (st != CLV_OK)
-		fail_run(path, st);
-	return st == CLV_OK;
-}
-#else
-bool compare_engines(const clv_artifact *a, const char *path, bool no_sandbox, double *worst)
-{
-	(void)a, (void)no_sandbox, (void)worst;
-	complain("%s: comparing with the tape needs libtorch, which this program goes without", path);
-	return false;
-}
-#endif
-
 /* Says so where packed weights of the file were of no use: the next start takes as long. */
 static void note_packing(const request *r, const model *m, const clv_runtime *rt)
 {
@@ -637,9 +613,7 @@ static const option arguments[] = {
 
 static const option options[] = {
 	FEEDING_OPTIONS(feeding),
-	OPT("size", 0, "SYMBOL=N", TYPE_SYMBOL, sizes, sizes,
-        "size of a symbol, S=16; may be repeated (default: a proven one)"),
-	OPT_COUNT("batch", 0, "N", sizes.batch, "size of the batch (default: a proven one)"),
+	RUN_SIZE_OPTIONS(sizes),
 	OPT_FILE("boundary", 0, "FILE", boundary, "of a suffix: the boundary written by the prefix"),
 	OPT_GROUP("the rest on a server"),
 	OPT_TEXT("remote", 0, "URL", remote.url,
@@ -661,10 +635,7 @@ static const option options[] = {
 	OPT_FLAG("print", 0, print, "also print the values of outputs with up to 1000 elements"),
 	OPT_FILE("compare", 0, "FILE", compare, "outputs must equal those in this file, bit for bit"),
 	LOADING_OPTIONS(loading),
-	OPT_GROUP("model files"),
-	CHECK_OPTION(opening),
-	TRUST_OPTIONS(opening),
-	LISTING_OPTIONS(view),
+	RUN_FILE_OPTIONS,
 	OPTION_END,
 };
 

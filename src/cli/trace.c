@@ -374,9 +374,10 @@ static const option arguments[] = {
 	OPTION_END,
 };
 
+#define WORD(name) "|" #name
 static const option options[] = {
 	OPT_FILE("output", 'o', "FILE", output, "the file to write"),
-	OPT_WORD("backend", 'b', "NAME", backend, "inductor|openvino|native", "what runs the compiled parts",
+	OPT_WORD("backend", 'b', "NAME", backend, &(CLV_BACKEND_LIST(WORD))[1], "what runs the compiled parts",
              .preset = "inductor"),
 	OPT_FLAG("dynamic", 0, dynamic, "compile for all sizes of the model, not only those of the inputs"),
 	OPT_FLAG("dry-run", 'n', dry, "list what would be compiled, without compiling or writing anything"),

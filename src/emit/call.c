@@ -34,6 +34,15 @@ void write_float(double v, strbuf *b)
 	}
 }
 
+void write_complex(double re, double im, strbuf *b)
+{
+	strbuf_puts(b, "complex(");
+	write_float(re, b);
+	strbuf_puts(b, ", ");
+	write_float(im, b);
+	strbuf_putc(b, ')');
+}
+
 symbol_id symbol_named(const plan *p, const char *s, size_t n)
 {
 	for (symbol_id i = 0; i < p->symbols.n; i++) {
@@ -214,13 +223,7 @@ clv_status write_arg(writer *w, const arg *a, strbuf *b)
 	case ARG_INT: write_int(w, a->u.e, b); break;
 	case ARG_FLOAT: write_float(a->u.f, b); break;
 	case ARG_BOOL: strbuf_puts(b, a->u.b ? "True" : "False"); break;
-	case ARG_COMPLEX:
-		strbuf_puts(b, "complex(");
-		write_float(a->u.c.re, b);
-		strbuf_puts(b, ", ");
-		write_float(a->u.c.im, b);
-		strbuf_putc(b, ')');
-		break;
+	case ARG_COMPLEX: write_complex(a->u.c.re, a->u.c.im, b); break;
 	case ARG_STR: write_quoted(w->p, a->u.s, b); break;
 	case ARG_DTYPE: strbuf_printf(b, "torch.%s", torch_dtype((uint8_t)a->u.code)); break;
 	case ARG_LAYOUT: write_layout(a->u.code, b); break;

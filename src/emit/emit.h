@@ -217,6 +217,7 @@ void write_real(writer *w, real_id r, strbuf *b);
 void put_expr(const plan *p, expr_id e, symbol_fn name, void *ctx, strbuf *b);
 void write_dims(writer *w, uint32_t first, uint32_t n, strbuf *b); /* 2, 3 * B */
 void write_float(double v, strbuf *b);
+void write_complex(double re, double im, strbuf *b);
 void write_string(const char *s, size_t n, strbuf *b);
 void write_string_of(strbuf *text /* taken */, strbuf *b);
 

@@ -43,13 +43,7 @@ static void put_leaf(packing *k, const tree *t)
 	case TREE_BOOL: strbuf_puts(b, t->u.b ? "True" : "False"); break;
 	case TREE_INT: write_int(k->w, t->u.e, b); break;
 	case TREE_FLOAT: write_float(t->u.f, b); break;
-	case TREE_COMPLEX:
-		strbuf_puts(b, "complex(");
-		write_float(t->u.c.re, b);
-		strbuf_puts(b, ", ");
-		write_float(t->u.c.im, b);
-		strbuf_putc(b, ')');
-		break;
+	case TREE_COMPLEX: write_complex(t->u.c.re, t->u.c.im, b); break;
 	case TREE_STR: write_string(plan_s(p, t->u.s), p->strs.at[t->u.s].n, b); break;
 	case TREE_BYTES:
 		strbuf_putc(b, 'b');

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "emit/emit.h"
+#include "plan/data.h"
 
 /* Text that somebody else chose, for a comment: nothing in it ends the line. */
 void write_harmless(const char *s, strbuf *b)
@@ -821,11 +822,10 @@ static clv_status check_spec(const plan *p, const source_spec *s)
 /* Numbers that each run reads from data have no source text yet. */
 clv_status check_symbols(const plan *p)
 {
-	for (uint32_t i = 0; i < p->symbols.n; i++)
-		if (p->symbols.at[i].data)
-			return fail(CLV_E_UNSUPPORTED, "the plan reads %s from its data, which has no source text yet",
-			            plan_s(p, p->symbols.at[i].name));
-	return CLV_OK;
+	symbol_id s = first_data_symbol(p);
+	return s == NONE ? CLV_OK
+	                 : fail(CLV_E_UNSUPPORTED, "the plan reads %s from its data, which has no source text yet",
+	                        plan_s(p, p->symbols.at[s].name));
 }
 
 clv_status plan_source(const plan *p, const source_spec *s, strbuf *b)

@@ -61,4 +61,6 @@ clv_status backend_find(const char *name, const backend **out); /* CLV_E_NOT_FOU
 clv_status backend_add(const backend *b);
 const backend *backend_at(uint32_t i); /* built-in ones first; NULL ends */
 
-extern const backend backend_inductor, backend_openvino, backend_native;
+#define DECLARE(name) extern const backend backend_##name;
+CLV_BACKEND_LIST(DECLARE)
+#undef DECLARE

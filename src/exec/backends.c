@@ -1,11 +1,12 @@
-/* The registry of back ends: three are built in, callers add others. */
+/* The registry of back ends: some are built in, callers add others. */
 #include "exec/backend.h"
 
 #include <ctype.h>
 #include <pthread.h>
 #include <string.h>
 
-static const backend *const built_in[] = {&backend_inductor, &backend_openvino, &backend_native};
+#define ADDRESS(name) &backend_##name,
+static const backend *const built_in[] = {CLV_BACKEND_LIST(ADDRESS)};
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
 /* Entries stay for ever: code that is loaded points to its back end. */

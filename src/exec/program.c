@@ -99,27 +99,33 @@ static bool dies_at(const lowering *l, value_id v, node_id n)
 
 /* ---- call sites ------------------------------------------------------------------------------------------------- */
 
-static clv_status need_symbols(lowering *l, live_number *n)
+typedef struct need {
+	lowering *l;
+	symbol_id missing; /* NONE: there is none */
+	bool later;
+} need;
+
+static void need_symbol(void *ctx, symbol_id s)
 {
-	const plan *p = l->g->p;
-	for (symbol_id s = 0; s < p->symbols.n; s++) {
-		if (!p->symbols.at[s].data || n->kind == NUMBER_HOST)
-			continue;
-		bool needs = n->kind == NUMBER_INT ? expr_depends(p, n->id, s) : real_depends(p, n->id, s);
-		n->later |= needs;
-		if (needs && !l->known[s])
-			return fail(CLV_E_UNSUPPORTED, "%s is read from data in another part of the plan, or later",
-			            plan_s(p, p->symbols.at[s].name));
-	}
-	n->later |= n->kind == NUMBER_HOST;
-	return CLV_OK;
+	need *x = ctx;
+	if (!x->l->g->p->symbols.at[s].data)
+		return;
+	x->later = true;
+	if (!x->l->known[s] && s < x->missing)
+		x->missing = s;
 }
 
-/* The place of a number; `known` is where it was put before, or NONE. */
-static clv_status place_number(lowering *l, live_number n, uint32_t *known, uint32_t *out)
+/* The place of the number that is the argument; `known` is where it was put before, or NONE. */
+static clv_status place_number(lowering *l, const arg *from, live_number n, uint32_t *known, uint32_t *out)
 {
-	TRY(need_symbols(l, &n));
+	const plan *p = l->g->p;
+	need x = {l, NONE, n.kind == NUMBER_HOST};
 	if (*known == NONE) {
+		arg_each_symbol(p, from, need_symbol, &x);
+		if (x.missing != NONE)
+			return fail(CLV_E_UNSUPPORTED, "%s is read from data in another part of the plan, or later",
+			            plan_s(p, p->symbols.at[x.missing].name));
+		n.later = x.later;
 		*known = l->g->numbers.n;
 		TRY(vec_push(&l->g->numbers, n));
 	}
@@ -136,13 +142,13 @@ static clv_status int_arg(lowering *l, const arg *from, br_arg *to)
 		return CLV_OK;
 	}
 	to->kind = BR_INTVAR;
-	return place_number(l, (live_number){NUMBER_INT, from->u.e, false}, &l->int_of[from->u.e], &to->u.id);
+	return place_number(l, from, (live_number){NUMBER_INT, from->u.e, false}, &l->int_of[from->u.e], &to->u.id);
 }
 
 static clv_status real_arg(lowering *l, const arg *from, br_arg *to)
 {
 	to->kind = BR_REALVAR;
-	return place_number(l, (live_number){NUMBER_REAL, from->u.r, false}, &l->real_of[from->u.r], &to->u.id);
+	return place_number(l, from, (live_number){NUMBER_REAL, from->u.r, false}, &l->real_of[from->u.r], &to->u.id);
 }
 
 /* A host result of an earlier step. */
@@ -154,7 +160,7 @@ static clv_status host_arg(lowering *l, const arg *from, br_arg *to)
 	if (v->def < l->spec->first)
 		return fail(CLV_E_UNSUPPORTED, "a number is read from data in another part of the plan");
 	to->kind = v->type == TYPE_INT ? BR_INTVAR : v->type == TYPE_FLOAT ? BR_REALVAR : BR_BOOLVAR;
-	return place_number(l, (live_number){NUMBER_HOST, from->u.v, true}, &l->host_of[from->u.v], &to->u.id);
+	return place_number(l, from, (live_number){NUMBER_HOST, from->u.v, true}, &l->host_of[from->u.v], &to->u.id);
 }
 
 static clv_status to_site_arg(lowering *l, const arg *from, br_arg *to)
@@ -596,7 +602,7 @@ static void context_modes(const plan *p, const context *c, br_modes *m)
 }
 
 typedef struct host_walk {
-	clv_program *g;
+	lowering *l;
 	uint32_t host;
 	clv_status st;
 } host_walk;
@@ -604,20 +610,20 @@ typedef struct host_walk {
 static void keep_host(void *ctx, value_id v)
 {
 	host_walk *w = ctx;
-	if (w->g->p->values.at[v].type == TYPE_TENSOR)
+	if (w->l->g->p->values.at[v].type == TYPE_TENSOR)
 		return;
-	for (uint32_t i = 0; i < w->g->numbers.n && w->st == CLV_OK; i++)
-		if (w->g->numbers.at[i].kind == NUMBER_HOST && w->g->numbers.at[i].id == v)
-			w->st = vec_push(&w->g->keeps, ((host_keep){w->host, i}));
+	if (w->l->host_of[v] != NONE && w->st == CLV_OK)
+		w->st = vec_push(&w->l->g->keeps, ((host_keep){w->host, w->l->host_of[v]}));
 	w->host++;
 }
 
 /* Which host results later steps take is known when all are lowered. */
-static clv_status find_keeps(clv_program *g)
+static clv_status find_keeps(lowering *l)
 {
+	clv_program *g = l->g;
 	for (uint32_t i = 0; i < g->steps.n; i++) {
 		step *s = &g->steps.at[i];
-		host_walk w = {g, 0, CLV_OK};
+		host_walk w = {l, 0, CLV_OK};
 		s->keeps = g->keeps.n;
 		node_each_result(g->p, s->node, keep_host, &w);
 		TRY(w.st);
@@ -658,7 +664,7 @@ static clv_status lower(lowering *l)
 	for (uint32_t i = 0; i < g->steps.n; i++)
 		g->resizes |= g->steps.at[i].site && br_site_resizes(g->steps.at[i].site);
 	TRY(choose_numbers(l));
-	return find_keeps(g);
+	return find_keeps(l);
 }
 
 static clv_status program_init(lowering *l, const plan *p)

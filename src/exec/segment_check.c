@@ -78,7 +78,7 @@ static void check_tensor_value(void *ctx, value_id id)
 		w->why = "takes or gives something that is no tensor";
 	else if (x->flags & VALUE_ODD)
 		w->why = "takes or gives a sparse or nested tensor";
-	else if (shape_waits_for_data(p, x))
+	else if (shape_takes_data(p, x))
 		w->why = "has sizes that are read from data";
 }
 
@@ -106,7 +106,7 @@ static void check_replaced_node(walk *w)
 	const node *x = &p->nodes.at[w->n];
 	if (node_draws(p, w->n) || x->flags & (NODE_HOST | NODE_IMPURE) || strncmp(plan_s(p, x->op), "cleave::", 8) == 0)
 		w->why = "draws random numbers, reads data on the host, or has an effect";
-	if (!w->why && node_takes_data(p, w->n))
+	if (!w->why && node_takes(p, w->n, NONE))
 		w->why = "takes a number that is read from data";
 	for (uint32_t i = 0; i < x->nwrites && !w->why; i++)
 		if (!is_inside_of(w->v, alias_root(p, p->ids.at[x->writes + i])))

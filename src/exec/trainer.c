@@ -62,14 +62,6 @@ static clv_status add_parameters(trainer *t)
 	return CLV_OK;
 }
 
-static bool draws(const runtime *r)
-{
-	for (uint32_t i = 0; i < r->plans.n; i++)
-		if (view_draws(&r->plans.at[i].of.v))
-			return true;
-	return false;
-}
-
 static clv_status check_device(const runtime *r)
 {
 	for (uint32_t i = 0; i < r->inputs.n; i++)
@@ -104,7 +96,7 @@ static clv_status fill(trainer *t, const artifact *a, const clv_trainer_options 
 	TRY(runtime_own_state(t->suffix));
 	TRY(add_parameters(t));
 	TRY(update_sites_new(&t->sites));
-	if (draws(t->suffix) || draws(t->loss))
+	if (runtime_draws(t->suffix) || runtime_draws(t->loss))
 		TRY(br_random_seeded(o->has_seed ? o->seed : t->about.seed, &t->random));
 	return CLV_OK;
 }

@@ -139,11 +139,6 @@ static clv_status read_tensor(const lowering *l, const arg *a, uint32_t i, bool 
 	return CLV_OK;
 }
 
-clv_status low_tensor_of(lowering *l, const arg *a, slot *out)
-{
-	return read_tensor(l, a, 0, true, out);
-}
-
 clv_status low_tensor(lowering *l, node_id n, uint32_t i, slot *out)
 {
 	return read_tensor(l, arg_at(l, n, i), i, true, out);

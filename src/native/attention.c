@@ -1,8 +1,6 @@
 /* Attention in blocks of query rows: scores by a product with packed keys, softmax, a product with the values. */
 #include "native/attention.h"
 
-#include "native/product.h"
-
 static int64_t least(int64_t a, int64_t b)
 {
 	return a < b ? a : b;
@@ -43,16 +41,6 @@ clv_status attention_plan(attention *a, const native_kernels *k, int threads)
 	return CLV_OK;
 }
 
-static int64_t offset(const attention *a, const int64_t *strides, int64_t batch)
-{
-	int64_t at = 0;
-	for (int d = a->nbatch - 1; d >= 0; d--) {
-		at += batch % a->batch[d] * strides[d];
-		batch /= a->batch[d];
-	}
-	return at;
-}
-
 typedef struct job {
 	const attention *a;
 	const attention_run *r;
@@ -69,7 +57,8 @@ static void load_pair(const job *j, int64_t batch, pair *p)
 {
 	const attention *a = j->a;
 	const native_kernels *k = j->r->kernels;
-	const float *keys = j->r->k + offset(a, a->k.batch, batch), *values = j->r->v + offset(a, a->v.batch, batch);
+	const float *keys = j->r->k + attention_offset(a, a->k.batch, batch),
+				*values = j->r->v + attention_offset(a, a->v.batch, batch);
 	if (keys != p->k)
 		k->gemm_pack(k->gemm_cols, a->size, a->keys, keys, a->k.col, a->k.row, p->key_panels);
 	if (values != p->v && !a->direct)
@@ -109,9 +98,10 @@ static void do_block(const job *j, const pair *p, int64_t batch, int64_t first)
 	const attention *a = j->a;
 	const attention_run *r = j->r;
 	int64_t rows = least(a->rows, a->queries - first), keys = a->causal ? least(a->keys, first + a->rows) : a->keys;
-	int64_t flag = a->kind == MASK_FLAGS ? 1 : 4, mask = offset(a, a->mask.batch, batch) + first * a->mask.row;
-	float *out = r->out + offset(a, a->out.batch, batch) + first * a->out.row, scales[64];
-	score(j, p, r->q + offset(a, a->q.batch, batch) + first * a->q.row, rows, keys);
+	int64_t flag = a->kind == MASK_FLAGS ? 1 : 4,
+			mask = attention_offset(a, a->mask.batch, batch) + first * a->mask.row;
+	float *out = r->out + attention_offset(a, a->out.batch, batch) + first * a->out.row, scales[64];
+	score(j, p, r->q + attention_offset(a, a->q.batch, batch) + first * a->q.row, rows, keys);
 	for (int64_t i = 0; i < rows; i++) {
 		attention_row x = {.n = keys, .sees = a->causal ? least(keys, first + i + 1) : keys, .scale = a->scale};
 		x.kind = a->kind;

@@ -3,8 +3,7 @@
 #ifndef NATIVE_ATTENTION_H
 #define NATIVE_ATTENTION_H
 
-#include "base/status.h"
-#include "native/kernels.h"
+#include "native/product.h"
 
 enum { ATTENTION_BATCHES = 8 };
 
@@ -28,6 +27,11 @@ typedef struct attention {
 	bool direct;                     /* values are read where they are */
 	size_t scratch;                  /* bytes, for all threads */
 } attention;
+
+static inline int64_t attention_offset(const attention *a, const int64_t *strides, int64_t batch)
+{
+	return batch_offset(a->nbatch, a->batch, strides, batch);
+}
 
 clv_status attention_plan(attention *a, const native_kernels *k, int threads);
 

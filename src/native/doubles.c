@@ -140,16 +140,6 @@ typedef struct attending {
 	double scale;
 } attending;
 
-static int64_t offset(const attention *a, const int64_t *strides, int64_t batch)
-{
-	int64_t at = 0;
-	for (int d = a->nbatch - 1; d >= 0; d--) {
-		at += batch % a->batch[d] * strides[d];
-		batch /= a->batch[d];
-	}
-	return at;
-}
-
 /* -inf where a key is hidden. */
 static double masked(const attention *a, const void *mask, int64_t at, double score)
 {
@@ -183,11 +173,12 @@ static void attend_items(void *ctx, int64_t first, int64_t end, int thread)
 	for (int64_t item = first; item < end; item++) {
 		int64_t batch = item / a->queries, row = item % a->queries;
 		int64_t sees = a->causal && row + 1 < a->keys ? row + 1 : a->keys;
-		const double *q = (const double *)(const void *)j->r->q + offset(a, a->q.batch, batch) + row * a->q.row;
-		const double *k = (const double *)(const void *)j->r->k + offset(a, a->k.batch, batch);
-		const double *v = (const double *)(const void *)j->r->v + offset(a, a->v.batch, batch);
-		double *out = (double *)(void *)j->r->out + offset(a, a->out.batch, batch) + row * a->out.row;
-		double sum = weigh(j, q, k, offset(a, a->mask.batch, batch) + row * a->mask.row, sees, scores);
+		const double *q =
+			(const double *)(const void *)j->r->q + attention_offset(a, a->q.batch, batch) + row * a->q.row;
+		const double *k = (const double *)(const void *)j->r->k + attention_offset(a, a->k.batch, batch);
+		const double *v = (const double *)(const void *)j->r->v + attention_offset(a, a->v.batch, batch);
+		double *out = (double *)(void *)j->r->out + attention_offset(a, a->out.batch, batch) + row * a->out.row;
+		double sum = weigh(j, q, k, attention_offset(a, a->mask.batch, batch) + row * a->mask.row, sees, scores);
 		for (int64_t c = 0; c < a->values; c++) {
 			double mean = 0;
 			for (int64_t i = 0; i < sees && sum != 0; i++)

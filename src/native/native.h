@@ -72,7 +72,6 @@ clv_status low_ints(lowering *l, node_id n, uint32_t i, uint32_t max, int64_t *o
 /* Of a number anywhere in the plan, a guard's for instance. */
 clv_status low_int_of(lowering *l, const arg *a, int64_t *out);
 clv_status low_real_of(lowering *l, const arg *a, double *out);
-clv_status low_tensor_of(lowering *l, const arg *a, slot *out);
 /* Likewise of numbers. */
 clv_status low_reals(lowering *l, node_id n, uint32_t i, uint32_t max, double *out, uint32_t *count);
 clv_status low_dtype(lowering *l, node_id n, uint32_t i, uint8_t absent, uint8_t *out);

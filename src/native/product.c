@@ -32,15 +32,9 @@ int64_t product_packed(int cols, int64_t k, int64_t n)
 	return wide < n || __builtin_mul_overflow(k, wide, &all) || all > INT64_MAX / 8 ? -1 : all;
 }
 
-/* The element of a batch in an operand with such strides. */
 static int64_t offset(const product *p, const int64_t *strides, int64_t batch)
 {
-	int64_t at = 0;
-	for (int d = p->nbatch - 1; d >= 0; d--) {
-		at += batch % p->batch[d] * strides[d];
-		batch /= p->batch[d];
-	}
-	return at;
+	return batch_offset(p->nbatch, p->batch, strides, batch);
 }
 
 /* ---- plans ---------------------------------------------------------------------------------------------------------- */

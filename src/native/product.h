@@ -53,6 +53,17 @@ typedef struct product_run {
 
 void product_do(const product *p, const product_run *r);
 
+/* The element of a batch in an operand with such strides: n dimensions of these sizes. */
+static inline int64_t batch_offset(int n, const int64_t *sizes, const int64_t *strides, int64_t batch)
+{
+	int64_t at = 0;
+	for (int d = n - 1; d >= 0; d--) {
+		at += batch % sizes[d] * strides[d];
+		batch /= sizes[d];
+	}
+	return at;
+}
+
 /* Floats of a K×N matrix as panels of `cols` columns; -1: too many. */
 int64_t product_packed(int cols, int64_t k, int64_t n);
 

@@ -49,7 +49,7 @@ static void take_value(void *ctx, value_id v)
 		t->why = "there is no kernel for a dtype of it";
 	else if (x->ndim > NT_DIMS)
 		t->why = "a tensor of it has more than 8 dimensions";
-	else if (shape_waits_for_data(t->p, x) || (!t->checks && value_guarded(t->p, v)))
+	else if (shape_takes_data(t->p, x) || (!t->checks && value_guarded(t->p, v)))
 		t->why = "a shape depends on data";
 }
 
@@ -76,7 +76,7 @@ const char *native_takes(const plan *p, node_id n)
 	taking t = {.p = p, .checks = true}; /* arguments: by the node that makes them */
 	if (node_draws(p, n))
 		return "it draws random numbers";
-	if (node_takes_data(p, n))
+	if (node_takes(p, n, NONE))
 		return "it takes a number that is read from data";
 	if (p->contexts.at[x->context].nautocast)
 		return "it runs under autocast";

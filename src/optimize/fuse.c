@@ -217,18 +217,14 @@ clv_status join(fuser *f, const weighted *w, const tail *t, uint16_t op, const a
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
-clv_status has_hints(edit *e, value_id v, bool *out)
+clv_status has_hints(const fuser *f, value_id v, bool *out)
 {
-	const plan *p = e->p;
+	const plan *p = f->e->p;
 	const value *x = &p->values.at[v];
-	int64_t *least = edit_array(e, p->symbols.n, sizeof *least);
-	TRY_MEM(least);
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		least[s] = p->symbols.at[s].lo;
-	*out = !shape_waits_for_data(p, x);
+	*out = !shape_takes_data(p, x);
 	for (uint32_t d = 0; *out && d < x->ndim; d++) {
 		int64_t k = 0;
-		clv_status st = expr_eval(p, p->dims.at[x->shape + d], least, &k);
+		clv_status st = expr_eval(p, p->dims.at[x->shape + d], f->least, &k);
 		if (st == CLV_E_NOMEM)
 			return st;
 		*out = st == CLV_OK && k > 0;
@@ -286,7 +282,10 @@ static clv_status fuser_new(edit *e, const optimize_spec *s, uint32_t *changes, 
 	f->last_use = edit_ids(e, n);
 	f->last_write = edit_ids(e, n);
 	f->shown = edit_array(e, n, sizeof *f->shown);
-	TRY_MEM(f->last_use && f->last_write && f->shown);
+	f->least = edit_array(e, e->p->symbols.n, sizeof *f->least);
+	TRY_MEM(f->last_use && f->last_write && f->shown && f->least);
+	for (symbol_id i = 0; i < e->p->symbols.n; i++)
+		f->least[i] = e->p->symbols.at[i].lo;
 	find_last(f);
 	return CLV_OK;
 }

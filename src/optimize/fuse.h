@@ -16,6 +16,7 @@ typedef struct fuser {
 	node_id *last_use;   /* per owner of memory: the last node of the range that reads or writes it; NONE */
 	node_id *last_write; /* likewise: that writes it */
 	bool *shown;         /* per owner of memory: see edit_facts */
+	int64_t *least;      /* per symbol: the smallest that it may be */
 	uint32_t *changes;
 } fuser;
 
@@ -51,7 +52,7 @@ void find_tail(const fuser *f, const weighted *w, unsigned kinds, tail *out);
 clv_status join(fuser *f, const weighted *w, const tail *t, uint16_t op, const arg *args, uint32_t nargs);
 
 /* The sizes of v are known before a run, and none is 0: they say how weights are best laid out for it. */
-clv_status has_hints(edit *e, value_id v, bool *out);
+clv_status has_hints(const fuser *f, value_id v, bool *out);
 /* The arguments that say which function it is: name, scalars, algorithm. */
 clv_status activation_args(fuser *f, const activation *a, const char *none, arg out[3]);
 

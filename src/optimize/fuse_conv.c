@@ -81,7 +81,7 @@ static clv_status size_hint(const fuser *f, value_id x, arg *out)
 	edit *e = f->e;
 	bool known;
 	*out = arg_of(NONE);
-	TRY(has_hints(e, x, &known));
+	TRY(has_hints(f, x, &known));
 	if (!known)
 		return CLV_OK;
 	return arg_sizes(e, &e->p->dims.at[e->p->values.at[x].shape], e->p->values.at[x].ndim, out);

@@ -21,7 +21,7 @@ static clv_status find_rows(const fuser *f, sized *x)
 {
 	bool known;
 	x->rows = NONE;
-	TRY(has_hints(f->e, x->l.w.x, &known));
+	TRY(has_hints(f, x->l.w.x, &known));
 	return known ? row_count(f->e, x->l.w.x, &x->rows) : CLV_OK;
 }
 

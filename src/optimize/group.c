@@ -7,6 +7,7 @@
  *   reader that does not join closes the group.
  * What the range writes is no argument of nodes that move, so nothing moves past a write. Nodes stay in their part (parts.c). */
 #include "optimize/optimize.h"
+#include "plan/data.h"
 
 enum { GROUP_MOST = 24 }; /* nodes: engines have so many registers */
 
@@ -78,7 +79,7 @@ static group_role role_of(grouper *g, const optimize_spec *s, node_id n)
 	const plan *p = g->e->p;
 	value_id r = edit_result(g->e, n);
 	if (r == NONE || p->values.at[r].alias != NONE || g->e->facts.written[r] ||
-	    p->values.at[r].flags & (VALUE_ODD | VALUE_GUARD) || shape_waits_for_data(p, &p->values.at[r]) ||
+	    p->values.at[r].flags & (VALUE_ODD | VALUE_GUARD) || shape_takes_data(p, &p->values.at[r]) ||
 	    !node_pure(g->e, n) || p->nodes.at[n].flags)
 		return GROUP_NEVER;
 	group_role role = s->groups(p, n);

@@ -76,8 +76,6 @@ typedef struct optimized_plan {
 clv_status optimize(const plan *p, node_id first, node_id end, const optimize_spec *s, optimized_plan *out);
 void optimized_plan_free(optimized_plan *o);
 
-bool shape_waits_for_data(const plan *p, const value *x); /* a size of it is read from data */
-
 enum { SMALL_CONSTANT = 4096, SMALL_BUFFER = 1 << 16 }; /* bytes that a run can look at each time */
 
 /* ---- passes: each adds to *changes --------------------------------------------------------------------------------- */

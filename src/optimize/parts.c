@@ -31,15 +31,6 @@ static bool has_fixed_shape(const plan *p, const value *x)
 	return true;
 }
 
-bool shape_waits_for_data(const plan *p, const value *x)
-{
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		for (uint32_t d = 0; p->symbols.at[s].data && d < x->ndim; d++)
-			if (expr_depends(p, p->dims.at[x->shape + d], s))
-				return true;
-	return false;
-}
-
 /* All of it can be looked at in every run. */
 static bool is_small(const plan *p, value_id v)
 {
@@ -87,7 +78,7 @@ static void see_tensor(void *ctx, value_id v)
 	value_id root = alias_root(p, v);
 	if (x->type != TYPE_TENSOR)
 		return;
-	if (facts->written[v] || facts->kept[v] || shape_waits_for_data(p, x))
+	if (facts->written[v] || facts->kept[v] || shape_takes_data(p, x))
 		not_before(f, PART_MAIN);
 	if (!has_fixed_shape(p, x))
 		not_before(f, PART_SIZED);
@@ -95,6 +86,12 @@ static void see_tensor(void *ctx, value_id v)
 		not_before(f, PART_GUARDS);
 	if (root != v)
 		not_before(f, (part_id)f->part[root]);
+}
+
+static void see_symbol(void *ctx, symbol_id s)
+{
+	finder *f = ctx;
+	not_before(f, f->e->p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
 }
 
 /* A guard compares its result with a number: what that depends on. */
@@ -107,12 +104,8 @@ static void see_guard(void *ctx, value_id v)
 	if (x->type == TYPE_TENSOR)
 		return;
 	f->yes &= (x->flags & VALUE_GUARD) && !facts->uses[v] && !facts->kept[v];
-	if (!f->yes)
-		return;
-	const arg *a = &p->args.at[x->expect];
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		if ((a->kind == ARG_REAL && real_depends(p, a->u.r, s)) || (a->kind == ARG_INT && expr_depends(p, a->u.e, s)))
-			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
+	if (f->yes)
+		arg_each_symbol(p, &p->args.at[x->expect], see_symbol, f);
 }
 
 /* It does nothing but read data and compare it, or make tensors of sizes that are checked. */
@@ -141,9 +134,8 @@ static part_id node_part(finder *f, node_id n)
 	f->now = PART_ONCE;
 	if (edit_pinned(f->e, n) || (!node_pure(f->e, n) && !is_guard(f, n)))
 		return PART_MAIN;
-	for (symbol_id s = 0; s < p->symbols.n && !packs_weights(f, n); s++)
-		if (node_takes(p, n, s))
-			not_before(f, p->symbols.at[s].data ? PART_MAIN : PART_SIZED);
+	if (!packs_weights(f, n))
+		node_each_symbol(p, n, see_symbol, f);
 	node_each_arg(p, n, see_part_arg, f);
 	node_each_result(p, n, see_tensor, f);
 	return f->now;

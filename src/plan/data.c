@@ -18,13 +18,12 @@ bool expr_depends(const plan *p, expr_id e, symbol_id s)
 	return expr_depends(p, x->a, s) || expr_depends(p, x->b, s);
 }
 
-bool real_depends(const plan *p, real_id r, symbol_id s)
+symbol_id first_data_symbol(const plan *p)
 {
-	const real *x = &p->reals.at[r];
-	unsigned n = real_operands(x->op);
-	if (x->op == REAL_INT)
-		return expr_depends(p, x->e, s);
-	return (n > 0 && real_depends(p, x->a, s)) || (n > 1 && real_depends(p, x->b, s));
+	for (symbol_id s = 0; s < p->symbols.n; s++)
+		if (p->symbols.at[s].data)
+			return s;
+	return NONE;
 }
 
 bool expr_is_data(const plan *p, expr_id e, symbol_id *s)
@@ -50,7 +49,7 @@ void value_each_data(const plan *p, value_id v, data_fn f, void *ctx)
 /* Symbols that numbers depend on, one call for each place. */
 typedef struct symbol_walk {
 	const plan *p;
-	void (*f)(void *ctx, symbol_id s);
+	each_symbol_fn f;
 	void *ctx;
 } symbol_walk;
 
@@ -77,17 +76,28 @@ static void walk_real(const symbol_walk *w, real_id r)
 		walk_real(w, x->b);
 }
 
-static void walk_args(const symbol_walk *w, uint32_t first, uint32_t n, unsigned depth)
+static void walk_arg(const symbol_walk *w, const arg *a, unsigned depth)
 {
-	for (uint32_t i = 0; i < n && depth <= NEST_LIMIT; i++) {
-		const arg *a = &w->p->args.at[first + i];
-		switch (a->kind) {
-		case ARG_INT: walk_expr(w, a->u.e); break;
-		case ARG_REAL: walk_real(w, a->u.r); break;
-		case ARG_LIST: walk_args(w, a->u.list.first, a->u.list.n, depth + 1); break;
-		default: break;
-		}
+	switch (a->kind) {
+	case ARG_INT: walk_expr(w, a->u.e); break;
+	case ARG_REAL: walk_real(w, a->u.r); break;
+	case ARG_LIST:
+		for (uint32_t i = 0; i < a->u.list.n && depth < NEST_LIMIT; i++)
+			walk_arg(w, &w->p->args.at[a->u.list.first + i], depth + 1);
+		break;
+	default: break;
 	}
+}
+
+void arg_each_symbol(const plan *p, const arg *a, each_symbol_fn f, void *ctx)
+{
+	walk_arg(&(symbol_walk){p, f, ctx}, a, 0);
+}
+
+void node_each_symbol(const plan *p, node_id n, each_symbol_fn f, void *ctx)
+{
+	for (uint32_t i = 0; i < p->nodes.at[n].nargs; i++)
+		arg_each_symbol(p, &p->args.at[p->nodes.at[n].args + i], f, ctx);
 }
 
 typedef struct asked {
@@ -102,21 +112,19 @@ static void compare_symbol(void *ctx, symbol_id s)
 	x->found |= x->s == NONE ? x->p->symbols.at[s].data : s == x->s;
 }
 
-static bool args_take(const plan *p, node_id n, symbol_id s)
+bool node_takes(const plan *p, node_id n, symbol_id s)
 {
 	asked x = {.p = p, .s = s};
-	walk_args(&(symbol_walk){p, compare_symbol, &x}, p->nodes.at[n].args, p->nodes.at[n].nargs, 0);
+	node_each_symbol(p, n, compare_symbol, &x);
 	return x.found;
 }
 
-bool node_takes(const plan *p, node_id n, symbol_id s)
+bool shape_takes_data(const plan *p, const value *v)
 {
-	return args_take(p, n, s);
-}
-
-bool node_takes_data(const plan *p, node_id n)
-{
-	return args_take(p, n, NONE);
+	asked x = {.p = p, .s = NONE};
+	for (uint32_t d = 0; d < v->ndim && !x.found; d++)
+		walk_expr(&(symbol_walk){p, compare_symbol, &x}, p->dims.at[v->shape + d]);
+	return x.found;
 }
 
 static void walk_output(const symbol_walk *w)
@@ -137,7 +145,7 @@ bool data_used(const plan *p, symbol_id s)
 	for (uint32_t i = 0; i < p->dims.n && !x.found; i++)
 		walk_expr(&w, p->dims.at[i]);
 	for (node_id n = 0; n < p->nodes.n && !x.found; n++)
-		walk_args(&w, p->nodes.at[n].args, p->nodes.at[n].nargs, 0);
+		node_each_symbol(p, n, compare_symbol, &x);
 	walk_output(&w);
 	return x.found;
 }
@@ -182,7 +190,7 @@ static void note_data_result(void *ctx, value_id v)
 	for (uint32_t d = 0; x->type == TYPE_TENSOR && d < x->ndim; d++)
 		walk_expr(&w, c->p->dims.at[x->shape + d]);
 	if (x->expect != NONE)
-		walk_args(&w, x->expect, 1, 0);
+		arg_each_symbol(c->p, &c->p->args.at[x->expect], note_use, c);
 }
 
 static void find_reads(cuts *c)
@@ -190,7 +198,7 @@ static void find_reads(cuts *c)
 	const plan *p = c->p;
 	symbol_walk w = {p, note_use, c};
 	for (c->now = 0; c->now < p->nodes.n; c->now++) {
-		walk_args(&w, p->nodes.at[c->now].args, p->nodes.at[c->now].nargs, 0);
+		node_each_symbol(p, c->now, note_use, c);
 		node_each_result(p, c->now, note_data_result, c);
 	}
 	walk_output(&w);

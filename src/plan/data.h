@@ -3,11 +3,15 @@
 
 #include "plan/plan.h"
 
+symbol_id first_data_symbol(const plan *p); /* NONE: there is none */
 bool expr_depends(const plan *p, expr_id e, symbol_id s);
-bool real_depends(const plan *p, real_id r, symbol_id s);
-bool node_takes(const plan *p, node_id n, symbol_id s);    /* a number among its arguments depends on the symbol */
-bool node_takes_data(const plan *p, node_id n);            /* … on any symbol that is read from data */
 bool expr_is_data(const plan *p, expr_id e, symbol_id *s); /* it is a data symbol and nothing else */
+/* Calls f for each place of a symbol in the numbers of an argument, or of all arguments of a node. */
+typedef void (*each_symbol_fn)(void *ctx, symbol_id s);
+void arg_each_symbol(const plan *p, const arg *a, each_symbol_fn f, void *ctx);
+void node_each_symbol(const plan *p, node_id n, each_symbol_fn f, void *ctx);
+bool node_takes(const plan *p, node_id n, symbol_id s); /* one of these is s; NONE: is read from data */
+bool shape_takes_data(const plan *p, const value *x);   /* a size of it is read from data */
 
 /* Calls f for each data symbol that `v`, a result, can define: by its value (dim NONE) or by a size. */
 typedef void (*data_fn)(void *ctx, symbol_id s, value_id v, uint32_t dim);

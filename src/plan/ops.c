@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define ELEMENTWISE .strides = STRIDES_EVERY, .row_independent = 1
+#define ELEMENTWISE .strides = STRIDES_EVERY
 #define WRITES .writes = true
 #define VIEW(how) .view = VIEW_##how
 #define NEW .fresh = true
@@ -14,7 +14,8 @@
 #define FORMATS .formats = true
 #define NORM .norm = true
 #define GAPS(how) .gaps = GAPS_##how
-#define BATCH(dimensions) .row_independent = dimensions
+#define BATCH_IF(n, r, argument, ...) .batch = {n, BATCH_##r, argument}
+#define BATCH(...) BATCH_IF(__VA_ARGS__, ALONE, 0, )
 #define SWITCH(...) .off = {__VA_ARGS__}
 #define HOST .host = true
 #define STATISTICS .statistics = true

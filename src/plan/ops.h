@@ -67,19 +67,38 @@ typedef enum image_rule {
 /* On which devices a channels-last image gives a channels-last one. */
 enum image_where { WHERE_NOWHERE, WHERE_CPU, WHERE_CUDA, WHERE_BOTH };
 
+/* When rows of a batch stay apart; see ops.def. */
+typedef enum batch_rule {
+	BATCH_ALONE,     /* argument 0 is rows                                                                       */
+	BATCH_DIMS,      /* likewise, and the argument is dimensions, a number or a list, without 0; not left out    */
+	BATCH_TWO_DIMS,  /* it and the one behind it                                                                 */
+	BATCH_SHAPE,     /* it is a list of fewer dimensions than argument 0 has                                     */
+	BATCH_OFF,       /* it is false                                                                              */
+	BATCH_RESHAPE,   /* the order of elements stays: rows stay rows where the first size stays                   */
+	BATCH_EXPAND,    /* argument 0 is rows, or spread over all of them                                           */
+	BATCH_PRODUCT,   /* the argument is a matrix that all share, or rows like argument 0                         */
+	BATCH_EVERY,     /* all tensors are rows                                                                     */
+	BATCH_ATTENTION, /* likewise, up to the argument, a mask                                                     */
+	BATCH_MASK,      /* it is a mask over argument 0                                                             */
+	BATCH_GATHER,    /* it is a dimension, not 0; the one behind it is rows too                                  */
+	BATCH_LIST,      /* it is a dimension, not 0; argument 0 is a list of rows                                   */
+	BATCH_INDICES,   /* it is rows; argument 0 is shared                                                         */
+	BATCH_SECOND     /* it is rows of a matrix; argument 0 is spread over it                                     */
+} batch_rule;
+
 typedef struct op_row {
 	const char *text;             /* "aten::add.Tensor"; "" of OP_UNKNOWN */
 	const char *head, *signature; /* CALL; NULL: none */
 	uint16_t writer;              /* op_ids; OP_UNKNOWN: none */
 	uint8_t view, strides, gaps, memory, work;
-	/* Column BATCH: row i of the result depends on row i of the arguments alone where argument 0 has so many dimensions;
-	   0: nothing is known. */
-	uint8_t row_independent;
 	uint8_t layers[4]; /* arguments; 0: no more */
 	uint8_t off[2];    /* SWITCH: likewise */
 	struct {
 		uint8_t kind, rule, at, where; /* at: the argument that the rule is about */
 	} image;
+	struct {
+		uint8_t least, rule, at; /* dimensions of argument 0, 0: nothing is known; batch_rule, and the argument */
+	} batch;
 	bool writes, fresh, formats, norm, host, statistics;
 } op_row;
 

@@ -329,11 +329,6 @@ static void print_context(const plan *p, const context *c, strbuf *b)
 	}
 }
 
-void context_print(const plan *p, node_id n, strbuf *b)
-{
-	print_context(p, context_of(p, &p->nodes.at[n]), b);
-}
-
 void node_print_modes(const plan *p, const node *n, strbuf *b)
 {
 	const context *c = context_of(p, n);

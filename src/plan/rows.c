@@ -2,8 +2,7 @@
  *
  * Every value is *shared* (it has nothing of the batch in it) or *rows*: its first dimension is the batch, no other size depends on
  * the batch, and row i is made of row i of the inputs and of what is shared. Each node has to keep that; the first that does not, or
- * of which nothing is known, is the reason. What operators do to rows is column BATCH of ops.def; which of their arguments could
- * select dimension 0 is the table below. */
+ * of which nothing is known, is the reason. What operators do to rows is column BATCH of ops.def. */
 #include "plan/rows.h"
 
 #include <string.h>
@@ -20,129 +19,6 @@ typedef struct proof {
 	uint8_t *state;                 /* per value */
 } proof;
 
-/* What has to hold of the arguments, besides that argument 0 is rows and other tensors are shared. */
-typedef enum care {
-	CARE_NONE,
-	CARE_DIM,       /* dimensions at `at`, a number or a list, without 0; not left out */
-	CARE_DIM2,      /* at `at` and behind it */
-	CARE_PERMUTE,   /* the list at `at` starts with 0 */
-	CARE_SHAPE,     /* the list at `at` has fewer dimensions than argument 0 */
-	CARE_OFF,       /* `at` is false */
-	CARE_PRODUCT,   /* argument 1 is a matrix that all share, or rows like argument 0 */
-	CARE_ALL,       /* all tensors are rows */
-	CARE_ATTENTION, /* likewise, and a mask */
-	CARE_EMBEDDING, /* argument 1 is rows, argument 0 is shared */
-	CARE_LIST,      /* argument 0 is a list of rows; dimension at `at` */
-	CARE_MASK,      /* argument 1 is a mask over argument 0 */
-	CARE_GATHER,    /* argument 2 is rows too; dimension at `at` */
-	CARE_RESHAPE,   /* keeps the order of elements: rows stay rows where the first size stays */
-	CARE_EXPAND,
-	CARE_ADDMM
-} care;
-
-static const struct rule {
-	uint16_t op;
-	uint8_t care, at;
-} rules[] = {
-	{OP__convolution, CARE_NONE},
-	{OP__softmax, CARE_DIM, 1},
-	{OP__unsafe_view, CARE_RESHAPE},
-	{OP__upsample_nearest_exact2d, CARE_NONE},
-	{OP__upsample_nearest_exact2d_vec, CARE_NONE},
-	{OP_adaptive_avg_pool1d, CARE_NONE},
-	{OP_adaptive_avg_pool2d, CARE_NONE},
-	{OP_adaptive_avg_pool3d, CARE_NONE},
-	{OP_adaptive_max_pool1d, CARE_NONE},
-	{OP_adaptive_max_pool2d, CARE_NONE},
-	{OP_addmm, CARE_ADDMM},
-	{OP_alias, CARE_NONE},
-	{OP_amax, CARE_DIM, 1},
-	{OP_amin, CARE_DIM, 1},
-	{OP_avg_pool1d, CARE_NONE},
-	{OP_avg_pool2d, CARE_NONE},
-	{OP_avg_pool3d, CARE_NONE},
-	{OP_batch_norm, CARE_OFF, 5},
-	{OP_bmm, CARE_ALL},
-	{OP_cat, CARE_LIST, 1},
-	{OP_chunk, CARE_DIM, 2},
-	{OP_clone, CARE_NONE},
-	{OP_contiguous, CARE_NONE},
-	{OP_conv1d, CARE_NONE},
-	{OP_conv1d_padding, CARE_NONE},
-	{OP_conv2d, CARE_NONE},
-	{OP_conv2d_padding, CARE_NONE},
-	{OP_conv3d, CARE_NONE},
-	{OP_conv3d_padding, CARE_NONE},
-	{OP_conv_transpose1d, CARE_NONE},
-	{OP_conv_transpose2d_input, CARE_NONE},
-	{OP_conv_transpose3d_input, CARE_NONE},
-	{OP_convolution, CARE_NONE},
-	{OP_cumsum, CARE_DIM, 1},
-	{OP_detach, CARE_NONE},
-	{OP_dropout, CARE_OFF, 2},
-	{OP_embedding, CARE_EMBEDDING},
-	{OP_expand, CARE_EXPAND},
-	{OP_flatten_using_ints, CARE_DIM, 1},
-	{OP_flip, CARE_DIM, 1},
-	{OP_gather, CARE_GATHER, 1},
-	{OP_glu, CARE_DIM, 1},
-	{OP_group_norm, CARE_NONE},
-	{OP_index_select, CARE_DIM, 1},
-	{OP_layer_norm, CARE_SHAPE, 1},
-	{OP_linear, CARE_NONE},
-	{OP_log_softmax_int, CARE_DIM, 1},
-	{OP_masked_fill_Scalar, CARE_MASK},
-	{OP_masked_fill_Tensor, CARE_MASK},
-	{OP_matmul, CARE_PRODUCT},
-	{OP_max_pool1d, CARE_NONE},
-	{OP_max_pool2d, CARE_NONE},
-	{OP_max_pool3d, CARE_NONE},
-	{OP_mean_dim, CARE_DIM, 1},
-	{OP_mm, CARE_NONE},
-	{OP_narrow, CARE_DIM, 1},
-	{OP_permute, CARE_PERMUTE, 1},
-	{OP_pixel_shuffle, CARE_NONE},
-	{OP_pixel_unshuffle, CARE_NONE},
-	{OP_prelu, CARE_NONE},
-	{OP_reshape, CARE_RESHAPE},
-	{OP_rms_norm, CARE_SHAPE, 1},
-	{OP_scaled_dot_product_attention, CARE_ATTENTION},
-	{OP_select_int, CARE_DIM, 1},
-	{OP_slice_Tensor, CARE_DIM, 1},
-	{OP_softmax_int, CARE_DIM, 1},
-	{OP_split_Tensor, CARE_DIM, 2},
-	{OP_split_with_sizes, CARE_DIM, 2},
-	{OP_squeeze_dim, CARE_DIM, 1},
-	{OP_stack, CARE_LIST, 1},
-	{OP_sum_dim_IntList, CARE_DIM, 1},
-	{OP_to_device, CARE_NONE},
-	{OP_to_dtype, CARE_NONE},
-	{OP_topk, CARE_DIM, 2},
-	{OP_transpose_int, CARE_DIM2, 1},
-	{OP_unbind_int, CARE_DIM, 1},
-	{OP_unflatten_int, CARE_DIM, 1},
-	{OP_unsqueeze, CARE_DIM, 1},
-	{OP_upsample_bicubic2d, CARE_NONE},
-	{OP_upsample_bicubic2d_vec, CARE_NONE},
-	{OP_upsample_bilinear2d, CARE_NONE},
-	{OP_upsample_bilinear2d_vec, CARE_NONE},
-	{OP_upsample_nearest1d_vec, CARE_NONE},
-	{OP_upsample_nearest2d, CARE_NONE},
-	{OP_upsample_nearest2d_vec, CARE_NONE},
-	{OP_upsample_nearest3d_vec, CARE_NONE},
-	{OP_var_correction, CARE_DIM, 1},
-	{OP_var_dim, CARE_DIM, 1},
-	{OP_view, CARE_RESHAPE},
-};
-
-static const struct rule *find_rule(uint16_t op)
-{
-	for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-		if (rules[i].op == op)
-			return &rules[i];
-	return NULL;
-}
-
 /* ---- arguments --------------------------------------------------------------------------------------------------------------------- */
 
 static const arg *arg_of(const proof *f, const node *n, uint32_t i)
@@ -154,11 +30,6 @@ static const arg *arg_of(const proof *f, const node *n, uint32_t i)
 static bool is_tensor(const proof *f, const arg *a)
 {
 	return a->kind == ARG_VALUE && f->p->values.at[a->u.v].type == TYPE_TENSOR;
-}
-
-static uint8_t state_of(const proof *f, const arg *a)
-{
-	return is_tensor(f, a) ? f->state[a->u.v] : SHARED;
 }
 
 static uint32_t ndim_of(const proof *f, const arg *a)
@@ -267,50 +138,41 @@ static bool broadcasts(const proof *f, const arg *a, uint32_t ndim)
 
 /* ---- rules ---------------------------------------------------------------------------------------------------------------------------- */
 
-static bool is_off(const proof *f, const arg *a)
+static bool is_off(const arg *a)
 {
-	(void)f;
 	return a->kind == ARG_BOOL && !a->u.b;
 }
 
-static bool is_list_of_rows(const proof *f, const arg *a)
+/* *ndim: of the first. */
+static bool is_list_of_rows(const proof *f, const arg *a, uint32_t *ndim)
 {
 	if (a->kind != ARG_LIST || !a->u.list.n)
 		return false;
+	const arg *one = &f->p->args.at[a->u.list.first];
+	*ndim = ndim_of(f, one);
 	for (uint32_t i = 0; i < a->u.list.n; i++)
-		if (!has_rows(f, &f->p->args.at[a->u.list.first + i]))
+		if (!has_rows(f, &one[i]))
 			return false;
 	return true;
 }
 
-static bool product_keeps(const proof *f, const node *n)
+static bool product_keeps(const proof *f, const arg *a, const arg *b)
 {
-	const arg *a = arg_of(f, n, 0), *b = arg_of(f, n, 1);
-	if (state_of(f, b) == ROWS)
-		return state_of(f, a) == ROWS && ndim_of(f, a) >= 3 && ndim_of(f, a) == ndim_of(f, b);
-	return state_of(f, a) == ROWS && ndim_of(f, a) >= 2 && ndim_of(f, b) >= 1 && ndim_of(f, b) <= 2;
+	if (!has_rows(f, a))
+		return false;
+	if (has_rows(f, b))
+		return ndim_of(f, a) >= 3 && ndim_of(f, a) == ndim_of(f, b);
+	return ndim_of(f, a) >= 2 && ndim_of(f, b) >= 1 && ndim_of(f, b) <= 2;
 }
 
-static bool attention_keeps(const proof *f, const node *n)
+/* The tensors among the first `count` arguments are rows, with as many dimensions. */
+static bool are_rows(const proof *f, const node *n, uint32_t count, uint32_t ndim)
 {
-	uint32_t ndim = ndim_of(f, arg_of(f, n, 0));
-	for (uint32_t i = 0; i < 3; i++)
-		if (state_of(f, arg_of(f, n, i)) != ROWS || ndim_of(f, arg_of(f, n, i)) != ndim)
+	for (uint32_t i = 0; i < count; i++) {
+		const arg *a = arg_of(f, n, i);
+		if (is_tensor(f, a) && (!has_rows(f, a) || ndim_of(f, a) != ndim))
 			return false;
-	return ndim >= 3 && broadcasts(f, arg_of(f, n, 3), ndim) && rest_is_shared(f, n, 4);
-}
-
-static bool expand_keeps(const proof *f, const node *n, uint32_t ndim)
-{
-	const arg *a = arg_of(f, n, 0);
-	return is_tensor(f, a) && broadcasts(f, a, ndim);
-}
-
-static bool all_are_rows(const proof *f, const node *n)
-{
-	for (uint32_t i = 0; i < n->nargs; i++)
-		if (is_tensor(f, arg_of(f, n, i)) && state_of(f, arg_of(f, n, i)) != ROWS)
-			return false;
+	}
 	return true;
 }
 
@@ -320,33 +182,30 @@ static uint32_t places(uint16_t op, uint32_t ndim)
 	return op == OP_stack || op == OP_unsqueeze ? ndim + 1 : ndim;
 }
 
-static bool care_is_taken(const proof *f, const node *n, const struct rule *r, uint32_t result_ndim)
+static bool rule_holds(const proof *f, const node *n, uint32_t result_ndim)
 {
-	const arg *a = arg_of(f, n, 0), *at = arg_of(f, n, r->at);
-	uint32_t ndim = ndim_of(f, a), least = op_rows[r->op].row_independent;
-	bool first = has_rows(f, a) && ndim >= (least ? least : 1), alone = first && rest_is_shared(f, n, 1);
-	switch ((care)r->care) {
-	case CARE_NONE: return alone;
-	case CARE_DIM: return alone && are_other_dims(f, at, places(r->op, ndim));
-	case CARE_DIM2: return alone && is_other_dim(f, at, ndim) && is_other_dim(f, arg_of(f, n, r->at + 1u), ndim);
-	case CARE_PERMUTE: return alone; /* the first size of the result is the batch, which no other dimension is */
-	case CARE_SHAPE: return alone && at->kind == ARG_LIST && at->u.list.n < ndim;
-	case CARE_OFF: return alone && is_off(f, at);
-	case CARE_PRODUCT: return product_keeps(f, n);
-	case CARE_ALL: return first && all_are_rows(f, n);
-	case CARE_ATTENTION: return attention_keeps(f, n);
-	case CARE_EMBEDDING: return !has_rows(f, a) && has_rows(f, arg_of(f, n, 1)) && rest_is_shared(f, n, 2);
-	case CARE_LIST: {
-		const arg *one = a->kind == ARG_LIST && a->u.list.n ? &f->p->args.at[a->u.list.first] : a;
-		return is_list_of_rows(f, a) && is_other_dim(f, at, places(r->op, ndim_of(f, one)));
-	}
-	case CARE_MASK: return first && broadcasts(f, arg_of(f, n, 1), ndim) && rest_is_shared(f, n, 2);
-	case CARE_GATHER: return first && has_rows(f, arg_of(f, n, 2)) && is_other_dim(f, at, ndim);
-	case CARE_RESHAPE: return alone;
-	case CARE_EXPAND: return expand_keeps(f, n, result_ndim);
-	case CARE_ADDMM:
-		return broadcasts(f, a, 2) && has_rows(f, arg_of(f, n, 1)) && !has_rows(f, arg_of(f, n, 2)) &&
-		       rest_is_shared(f, n, 3);
+	const op_row *row = &op_rows[n->op_id];
+	uint8_t i = row->batch.at;
+	const arg *a = arg_of(f, n, 0), *at = arg_of(f, n, i);
+	uint32_t ndim = ndim_of(f, a);
+	bool first = has_rows(f, a) && ndim >= row->batch.least, alone = first && rest_is_shared(f, n, 1);
+	switch ((batch_rule)row->batch.rule) {
+	case BATCH_ALONE:
+	case BATCH_RESHAPE: return alone;
+	case BATCH_DIMS: return alone && are_other_dims(f, at, places(n->op_id, ndim));
+	case BATCH_TWO_DIMS: return alone && is_other_dim(f, at, ndim) && is_other_dim(f, arg_of(f, n, i + 1u), ndim);
+	case BATCH_SHAPE: return alone && at->kind == ARG_LIST && at->u.list.n < ndim;
+	case BATCH_OFF: return alone && is_off(at);
+	case BATCH_EXPAND: return is_tensor(f, a) && broadcasts(f, a, result_ndim);
+	case BATCH_PRODUCT: return product_keeps(f, a, at);
+	case BATCH_EVERY: return first && are_rows(f, n, n->nargs, ndim);
+	case BATCH_ATTENTION:
+		return first && are_rows(f, n, i, ndim) && broadcasts(f, at, ndim) && rest_is_shared(f, n, i + 1u);
+	case BATCH_MASK: return first && broadcasts(f, at, ndim) && rest_is_shared(f, n, i + 1u);
+	case BATCH_GATHER: return first && is_other_dim(f, at, ndim) && has_rows(f, arg_of(f, n, i + 1u));
+	case BATCH_LIST: return is_list_of_rows(f, a, &ndim) && is_other_dim(f, at, places(n->op_id, ndim));
+	case BATCH_INDICES: return !has_rows(f, a) && has_rows(f, at) && rest_is_shared(f, n, i + 1u);
+	case BATCH_SECOND: return broadcasts(f, a, 2) && has_rows(f, at) && rest_is_shared(f, n, i + 1u);
 	}
 	return false;
 }
@@ -403,16 +262,15 @@ static bool writes_rows(const proof *f, const node *n)
 static const char *judge_rows(const proof *f, const node *n, const results *r)
 {
 	const op_row *row = &op_rows[n->op_id];
-	const struct rule *rule = find_rule(n->op_id);
-	bool reshapes = rule && (rule->care == CARE_RESHAPE || rule->care == CARE_EXPAND);
+	bool reshapes = row->batch.rule == BATCH_RESHAPE || row->batch.rule == BATCH_EXPAND;
 	bool each = row->strides == STRIDES_EVERY;
-	if (!each && (!rule || n->nwrites))
+	if (!each && (!row->batch.least || n->nwrites))
 		return "it is not known to keep rows apart";
 	if (any_of(f, n, has_batch) && !reshapes)
 		return "it computes with the size of the batch";
 	if (!r->rows)
 		return "its result is no longer a row for each row of the batch";
-	if (each ? !elementwise_keeps(f, n, r->ndim) || !writes_rows(f, n) : !care_is_taken(f, n, rule, r->ndim))
+	if (each ? !elementwise_keeps(f, n, r->ndim) || !writes_rows(f, n) : !rule_holds(f, n, r->ndim))
 		return "with these arguments it mixes rows";
 	return NULL;
 }
@@ -424,7 +282,7 @@ static const char *judge_node(proof *f, node_id id)
 	results r = {.f = f, .rows = true, .shared = true, .tensors = true};
 	const char *why = NULL;
 	node_each_result(f->p, id, see_result, &r);
-	if (n->flags & NODE_RANDOM)
+	if (node_draws(f->p, id))
 		return "it draws random numbers";
 	if (n->flags & (NODE_HOST | NODE_IMPURE) || op_rows[n->op_id].host || !r.tensors)
 		return "it reads data on the host";

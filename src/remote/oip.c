@@ -4,38 +4,16 @@
 
 #include "base/member.h"
 #include "file/json.h"
+#include "file/oip_types.h"
 #include "file/safetensors.h"
 #include "remote/remote.h"
 
 enum { INPUTS, OUTPUTS, PORTS_MOST = 65536, RANK_MOST = 64 };
 
-static const struct {
-	const char *name;
-	dtype dtype;
-} datatypes[] = {
-	{"BOOL", DT_BOOL}, {"UINT8", DT_U8},  {"UINT16", DT_U16}, {"UINT32", DT_U32}, {"UINT64", DT_U64},
-	{"INT8", DT_I8},   {"INT16", DT_I16}, {"INT32", DT_I32},  {"INT64", DT_I64},  {"FP16", DT_F16},
-	{"BF16", DT_BF16}, {"FP32", DT_F32},  {"FP64", DT_F64},
-};
-enum { DATATYPES = sizeof datatypes / sizeof *datatypes };
-
-static const char *datatype_of(dtype d)
-{
-	for (unsigned i = 0; i < DATATYPES; i++)
-		if (datatypes[i].dtype == d)
-			return datatypes[i].name;
-	return NULL;
-}
-
 /* "FP32", or "c64": types that the protocol has no name for are called as in plans. */
 static bool read_datatype(const char *s, dtype *out)
 {
-	for (unsigned i = 0; i < DATATYPES; i++)
-		if (strcmp(datatypes[i].name, s) == 0) {
-			*out = datatypes[i].dtype;
-			return true;
-		}
-	return dtype_parse(s, strlen(s), out);
+	return oip_dtype(s, out) || dtype_parse(s, strlen(s), out);
 }
 
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */
@@ -119,8 +97,7 @@ clv_status remote_read_metadata(clv_remote *r, const char *text, size_t n)
 static clv_status put_input(const clv_port *p, const clv_tensor *t, strbuf *b)
 {
 	const char *type = clv_tensor_dtype(t), *name;
-	dtype d;
-	if (clv_tensor_bytes(t) < 0 || !dtype_parse(type, strlen(type), &d) || !(name = datatype_of(d)))
+	if (clv_tensor_bytes(t) < 0 || !(name = oip_datatype(type)))
 		return fail(CLV_E_UNSUPPORTED, "input %.64s is %s, which cannot be sent", p->name, type);
 	if (strcmp(type, p->dtype) != 0)
 		return fail(CLV_E_INPUT, "input %.64s is %s, expected %s", p->name, type, p->dtype);

@@ -4,13 +4,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
-#include "base/digest.h"
 #include "base/member.h"
 #include "base/options.h"
 #include "file/json.h"
+#include "file/session_name.h"
 #include "remote/remote.h"
 #include "runtime/runtime.h"
 
@@ -26,33 +25,16 @@ struct clv_remote_session {
 
 /* ---- opening ---------------------------------------------------------------------------------------------------------- */
 
-/* It goes into a path and into the head of requests. */
 static clv_status check_name(const char *what, const char *s)
 {
-	size_t n = strlen(s);
-	size_t plain = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_");
-	return n && n <= 64 && plain == n && *s != '-'
-	           ? CLV_OK
-	           : fail(CLV_E_INVALID, "%s is 1 to 64 letters, digits, - and _", what);
-}
-
-enum { ID_BYTES = 16 };
-
-/* Chosen here, so that opening may be repeated: 128 bits that nobody guesses. */
-static clv_status random_id(char out[2 * ID_BYTES + 1])
-{
-	uint8_t bits[ID_BYTES];
-	if (getrandom(bits, sizeof bits, 0) != sizeof bits)
-		return fail(CLV_E_IO, "the system has no random numbers now");
-	hex_print(bits, sizeof bits, out);
-	out[2 * ID_BYTES] = '\0';
-	return CLV_OK;
+	return session_is_name(s) ? CLV_OK
+	                          : fail(CLV_E_INVALID, "%s is 1 to %d letters, digits, - and _", what, SESSION_NAME_MOST);
 }
 
 static clv_status write_wish(const clv_remote_session_options *o, strbuf *b)
 {
-	char id[2 * ID_BYTES + 1];
-	TRY(o->id ? check_name("the id of a session", o->id) : random_id(id));
+	char id[SESSION_NAME_MOST + 1]; /* chosen here, so that opening may be repeated */
+	TRY(o->id ? check_name("the id of a session", o->id) : session_name_new(id));
 	member_open(b, NULL, '{');
 	member_text(b, "id", o->id ? o->id : id);
 	if (o->member) {
@@ -74,7 +56,7 @@ static clv_status read_session(clv_remote_session *s, const json_t *root)
 	TRY(json_get_string(root, "id", &id));
 	TRY(json_get_int(root, "expected", &expected));
 	TRY(json_get_int(root, "member", &s->member));
-	if (check_name("the id", id) != CLV_OK || expected < 1 || s->member < 0)
+	if (!session_is_name(id) || expected < 1 || s->member < 0)
 		return fail(CLV_E_PARSE, "its session is none");
 	s->last = (uint64_t)expected - 1;
 	s->id = mem_strdup(id, strlen(id));

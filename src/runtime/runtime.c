@@ -153,6 +153,14 @@ static clv_status open_sandbox(runtime *r, const clv_runtime_options *given)
 	           : st;
 }
 
+bool runtime_draws(const runtime *r)
+{
+	for (uint32_t i = 0; i < r->plans.n; i++)
+		if (view_draws(&r->plans.at[i].of.v))
+			return true;
+	return false;
+}
+
 clv_status runtime_needs_here(const runtime *r, const char *what)
 {
 	if (!r->apart)

@@ -100,6 +100,7 @@ clv_status boundary_add_number(struct clv_boundary *b, const char *name, int64_t
 /* runtime.c. An external value of a plan, or all of them (NONE), has other data than was compiled, or may have. */
 void runtime_changed(runtime *r, uint32_t plan, value_id external, const char *why);
 #define OTHER_WEIGHTS "it was compiled with other weights than the model has now"
+bool runtime_draws(const runtime *r); /* some plan draws random numbers */
 /* CLV_E_UNSUPPORTED for one with a sandbox, with what to do. */
 clv_status runtime_needs_here(const runtime *r, const char *what);
 

@@ -68,20 +68,9 @@ const clv_runtime *trainer_suffix(const clv_trainer *t)
 	return trainer_torch.suffix(t);
 }
 
-static bool draws(const runtime *r)
-{
-	for (uint32_t i = 0; i < r->plans.n; i++) {
-		const artifact_plan *e = r->plans.at[i].e;
-		for (node_id n = e->first; n < e->end; n++)
-			if (e->p->nodes.at[n].flags & NODE_RANDOM)
-				return true;
-	}
-	return false;
-}
-
 bool trainer_draws(const clv_trainer *t)
 {
-	return draws(trainer_torch.suffix(t)) || draws(trainer_torch.loss(t));
+	return runtime_draws(trainer_torch.suffix(t)) || runtime_draws(trainer_torch.loss(t));
 }
 
 uint32_t clv_trainer_input_count(const clv_trainer *t)

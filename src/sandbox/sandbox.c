@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "plan/data.h"
 #include "sandbox/sandbox.h"
 #include "segment/child.h"
 
@@ -589,16 +590,25 @@ void sandbox_free(sandbox *s)
 	mem_free(s);
 }
 
+/* Without a process, and nothing for one; NULL: no memory. */
+static sandbox *make_empty(const engine *e)
+{
+	sandbox *s = mem_alloc(sizeof *s);
+	if (!s)
+		return NULL;
+	*s = (sandbox){.files = {-1, -1, -1}, .w.fd = -1, .texts = STRBUF_INIT, .owner = getpid(), .engine = e};
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_mutex_init(&s->growing, NULL);
+	return s;
+}
+
 clv_status sandbox_new(runtime *r, const clv_runtime_options *o, sandbox **out)
 {
 	TRY(check_sandbox_options(r, o));
 	if (r->timeout == 0)
 		r->timeout = STRANGER_SECONDS;
-	sandbox *s = mem_alloc(sizeof *s);
+	sandbox *s = make_empty(r->engine);
 	TRY_MEM(s);
-	*s = (sandbox){.files = {-1, -1, -1}, .w.fd = -1, .texts = STRBUF_INIT, .owner = getpid(), .engine = r->engine};
-	pthread_mutex_init(&s->lock, NULL);
-	pthread_mutex_init(&s->growing, NULL);
 	clv_status st = sandbox_set_up(s, r, o);
 	if (st == CLV_OK)
 		*out = s;
@@ -730,20 +740,12 @@ static clv_status check_reply_output(const runtime *r, const plan_part *of, uint
 	return fits || (x->flags & VALUE_ODD) ? CLV_OK : fail(CLV_E_PARSE, "output %u is not of the type of the plan", i);
 }
 
-static bool reads_data(const plan *p)
-{
-	for (uint32_t i = 0; i < p->symbols.n; i++)
-		if (p->symbols.at[i].data)
-			return true;
-	return false;
-}
-
 static clv_status check_reply_outputs(const runtime *r, const runtime_plan *e, const run_call *call, const reply *x)
 {
 	const plan *p = e->of.p;
 	int64_t *symbols = mem_alloc((p->symbols.n + 1) * sizeof *symbols);
 	TRY_MEM(symbols);
-	bool known = !reads_data(p) && call_symbols(&e->of.v, call->inputs, call->symbols, symbols) == CLV_OK;
+	bool known = first_data_symbol(p) == NONE && call_symbols(&e->of.v, call->inputs, call->symbols, symbols) == CLV_OK;
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; st == CLV_OK && i < e->noutputs; i++)
 		st = check_reply_output(r, &e->of, i, known ? symbols : NULL, x->tensors[i]);
@@ -865,11 +867,8 @@ static clv_status copy_parts(const sandbox *s, const runtime *r, sandbox *to)
 
 static clv_status another(const sandbox *s, const runtime *r, sandbox **out)
 {
-	sandbox *to = mem_alloc(sizeof *to);
+	sandbox *to = make_empty(s->engine);
 	TRY_MEM(to);
-	*to = (sandbox){.files = {-1, -1, -1}, .w.fd = -1, .texts = STRBUF_INIT, .owner = getpid(), .engine = s->engine};
-	pthread_mutex_init(&to->lock, NULL);
-	pthread_mutex_init(&to->growing, NULL);
 	clv_status st = copy_parts(s, r, to);
 	if (st == CLV_OK)
 		*out = to;

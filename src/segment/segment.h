@@ -23,7 +23,6 @@ typedef struct support_spec {
 /* Why back end `name` does not take each node of a plan: no[n] is NULL where it does; texts live in `a` or for ever.
    CLV_E_NOT_FOUND: there is no such back end here. */
 clv_status support_of(const char *name, const plan *p, const support_spec *s, const char **no, arena *a);
-const char *support_name(uint32_t i); /* the back ends that are built in; NULL ends */
 
 /* What no back end can take: random draws, host reads, guards, Python, effects outside, sizes read from data,
    tensors that are not plain. NULL: nothing stands against it. */

@@ -6,66 +6,19 @@
 
 #include <string.h>
 
-#include "plan/intern.h"
+#include "plan/data.h"
 #include "plan/ops.h"
 
 static const struct {
 	const char *name;
 	support_fn fn;
-} built_in[] = {{"inductor", support_inductor}, {"openvino", support_openvino}, {"native", support_native}};
+} built_in[] = {
+#define ROW(name) {#name, support_##name},
+	CLV_BACKEND_LIST(ROW)};
 
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
-const char *support_name(uint32_t i)
-{
-	return i < BUILT_IN ? built_in[i].name : NULL;
-}
-
 /* ---- one node --------------------------------------------------------------------------------------------------------------- */
-
-static bool expr_has_data(const plan *p, expr_id e)
-{
-	const expr *x = &p->exprs.at[e];
-	if (x->op == EXPR_CONST || x->op == EXPR_SYM)
-		return x->op == EXPR_SYM && p->symbols.at[x->k].data;
-	return expr_has_data(p, x->a) || expr_has_data(p, x->b);
-}
-
-static bool real_has_data(const plan *p, real_id r)
-{
-	const real *x = &p->reals.at[r];
-	unsigned n = real_operands(x->op);
-	if (x->op == REAL_INT)
-		return expr_has_data(p, x->e);
-	return (n > 0 && real_has_data(p, x->a)) || (n > 1 && real_has_data(p, x->b));
-}
-
-static bool args_have_data(const plan *p, uint32_t first, uint32_t n, unsigned depth)
-{
-	for (uint32_t i = 0; i < n && depth <= NEST_LIMIT; i++) {
-		const arg *a = &p->args.at[first + i];
-		if ((a->kind == ARG_INT && expr_has_data(p, a->u.e)) || (a->kind == ARG_REAL && real_has_data(p, a->u.r)) ||
-		    (a->kind == ARG_LIST && args_have_data(p, a->u.list.first, a->u.list.n, depth + 1)))
-			return true;
-	}
-	return false;
-}
-
-static bool shape_has_data(const plan *p, const value *x)
-{
-	for (uint32_t d = 0; d < x->ndim; d++)
-		if (expr_has_data(p, p->dims.at[x->shape + d]))
-			return true;
-	return false;
-}
-
-static bool has_data_symbols(const plan *p)
-{
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		if (p->symbols.at[s].data)
-			return true;
-	return false;
-}
 
 typedef struct obstacle_walk {
 	const plan *p;
@@ -83,7 +36,7 @@ static void note_obstacle(obstacle_walk *w, bool there, const char *what)
 static void obstacles_of_tensor(obstacle_walk *w, const value *x)
 {
 	note_obstacle(w, (x->flags & VALUE_ODD) != 0, "has a tensor that is sparse, nested or opaque");
-	note_obstacle(w, w->data && shape_has_data(w->p, x), "has a tensor whose size is read from data");
+	note_obstacle(w, w->data && shape_takes_data(w->p, x), "has a tensor whose size is read from data");
 	note_obstacle(w, w->device != NONE && w->device != x->device, "has tensors on different devices");
 	w->device = x->device;
 }
@@ -131,7 +84,7 @@ static void obstacles_of_node(obstacle_walk *w, node_id n)
 	              "gives a tensor other memory");
 	node_each_result(w->p, n, obstacles_of_result, w);
 	node_each_arg(w->p, n, obstacles_of_arg, w);
-	note_obstacle(w, w->data && args_have_data(w->p, x->args, x->nargs, 0), "takes a size that is read from data");
+	note_obstacle(w, w->data && node_takes(w->p, n, NONE), "takes a size that is read from data");
 	if (memory == MEMORY_BEYOND)
 		node_each_arg(w->p, n, obstacles_of_memory, w);
 }
@@ -216,7 +169,7 @@ static bool is_known(const char *op)
 
 static void refuse_obstacles(const plan *p, const char **no)
 {
-	bool data = has_data_symbols(p);
+	bool data = first_data_symbol(p) != NONE;
 	for (node_id n = 0; n < p->nodes.n; n++) {
 		obstacle_walk w = {p, NULL, NONE, data};
 		obstacles_of_node(&w, n);

@@ -7,6 +7,6 @@
    (support_obstacle) it need not look at. */
 typedef clv_status (*support_fn)(const plan *p, const support_spec *s, const char **no, arena *a);
 
-clv_status support_native(const plan *p, const support_spec *s, const char **no, arena *a);
-clv_status support_inductor(const plan *p, const support_spec *s, const char **no, arena *a);
-clv_status support_openvino(const plan *p, const support_spec *s, const char **no, arena *a);
+#define DECLARE(name) clv_status support_##name(const plan *p, const support_spec *s, const char **no, arena *a);
+CLV_BACKEND_LIST(DECLARE)
+#undef DECLARE

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "plan/data.h"
 #include "plan/rows.h"
 #include "serve/oip.h"
 
@@ -359,14 +360,11 @@ static bool has_batch(const served *m, uint32_t which, symbol_id *batch)
 {
 	const plan_part *of = &m->runtime->plans.at[which].of;
 	uint32_t ndims = 0;
-	bool data = false;
-	for (uint32_t i = 0; i < of->p->symbols.n; i++)
-		data |= of->p->symbols.at[i].data;
 	for (uint32_t i = 0; i < of->v.inputs.n; i++)
 		ndims += of->p->values.at[of->v.inputs.at[i]].ndim;
 	*batch = batch_symbol(of);
-	return *batch != NONE && !data && of->v.inputs.n == clv_runtime_input_count(m->runtime) &&
-	       ndims == m->batching.ndims + of->v.inputs.n &&
+	return *batch != NONE && first_data_symbol(of->p) == NONE &&
+	       of->v.inputs.n == clv_runtime_input_count(m->runtime) && ndims == m->batching.ndims + of->v.inputs.n &&
 	       m->runtime->plans.at[which].noutputs == m->runtime->plans.at[0].noutputs &&
 	       !m->runtime->plans.at[which].asks;
 }

@@ -6,8 +6,7 @@
 
 #define BOUNDARY_TYPE "application/x-safetensors"
 
-extern const char *const oip_extensions[];        /* NULL at the end */
-uint32_t oip_type_number(const char *dtype_name); /* of a dtype in ModelConfig; 0: the protocol has none */
+extern const char *const oip_extensions[]; /* NULL at the end */
 typedef clv_status (*describe_fn)(const served *m, strbuf *out);
 clv_status oip_describe(exchange *x, describe_fn fn, strbuf *out); /* of the model that the request names */
 uint32_t served_port_count(const served *m, bool output);

@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 
 #include "file/json.h"
+#include "file/oip_types.h"
 #include "net/http.h"
 #include "net/inflate.h"
 #include "net/tls.h"
@@ -331,9 +332,7 @@ clv_status models_each(server *s, const char *name, const char *version, clv_sta
 
 /* As Triton configures it: rows of the largest run where every input and output has a row for each; 0: no batching. */
 uint32_t oip_batch_size(const served *m);
-const char *oip_datatype(const char *dtype_name); /* "FP32"; NULL: the protocol has none */
-bool oip_dtype(const char *datatype, dtype *out); /* of "FP32" */
-int64_t oip_dim(const char *text);                /* "3" is 3, a formula -1 */
+int64_t oip_dim(const char *text); /* "3" is 3, a formula -1 */
 clv_status oip_metadata(const served *m, strbuf *json);
 clv_status oip_config(const served *m, strbuf *json);
 clv_status oip_statistics(const served *m, strbuf *json);

@@ -25,17 +25,6 @@ struct sessions {
 	int folder_lock; /* held while the server runs: two would write over each other */
 };
 
-bool session_is_name(const char *s)
-{
-	size_t n = strlen(s);
-	for (size_t i = 0; i < n; i++) {
-		bool letter = (s[i] >= 'a' && s[i] <= 'z') || (s[i] >= 'A' && s[i] <= 'Z') || (s[i] >= '0' && s[i] <= '9');
-		if (!letter && s[i] != '_' && (s[i] != '-' || i == 0))
-			return false;
-	}
-	return n && n <= SESSION_NAME_MOST;
-}
-
 static clv_status path_of(const server *s, const char *id, char **out)
 {
 	strbuf b = STRBUF_INIT;

@@ -8,9 +8,10 @@
 
 #include "base/digest.h"
 #include "file/safetensors.h"
+#include "file/session_name.h"
 #include "serve/serve.h"
 
-enum { SESSION_NAME_MOST = 64, SESSION_MEMBERS_MOST = 64, OWNER_TEXT = 65 };
+enum { SESSION_MEMBERS_MOST = 64, OWNER_TEXT = 65 };
 
 /* All of a server. */
 typedef struct sessions sessions;
@@ -44,8 +45,6 @@ typedef struct session {
 	clv_trainer *trainer; /* as the file has it; NULL: none was made yet */
 	served *of;           /* the model that it was made of */
 } session;
-
-bool session_is_name(const char *s); /* letters, digits, - and _ */
 
 clv_status sessions_open(server *s); /* takes up those that the folder has */
 void sessions_close(server *s);

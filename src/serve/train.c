@@ -3,7 +3,6 @@
  * comes again gets that answer, and changes nothing. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/member.h"
@@ -281,12 +280,10 @@ static clv_status add_part(part_list *l, const char *name, const void *at, size_
 	return vec_push(l, b);
 }
 
-/* Parts that stay as they are. */
-static clv_status keep_part(part_list *l, const session_file *f, const char *what, uint32_t member)
+/* A part that stays as it is. */
+static clv_status keep_part(part_list *l, const session_file *f, const char *name)
 {
-	char name[32];
 	const st_entry *e;
-	part_name(what, member, name);
 	TRY(session_part(f, name, &e));
 	return add_part(l, name, e->data, e->nbytes);
 }
@@ -294,12 +291,15 @@ static clv_status keep_part(part_list *l, const session_file *f, const char *wha
 /* All but what member `but` sent. whole: also what the others sent in this round. */
 static clv_status keep_parts(part_list *l, const session_file *f, const session_facts *facts, uint32_t but, bool whole)
 {
+	char name[32];
 	for (uint32_t i = 0; i < facts->nmembers; i++) {
 		if (i == but || !facts->members[i].last)
 			continue;
-		TRY(keep_part(l, f, "answer", i));
+		part_name("answer", i, name);
+		TRY(keep_part(l, f, name));
+		part_name("body", i, name);
 		if (whole && facts->shared && facts->members[i].last > facts->steps)
-			TRY(keep_part(l, f, "body", i));
+			TRY(keep_part(l, f, name));
 	}
 	return CLV_OK;
 }
@@ -354,7 +354,6 @@ static bool is_complete(const session_facts *f)
 static clv_status collect(step *p, const session_file *f, strbuf *body, part_list *l)
 {
 	char name[32];
-	const st_entry *e;
 	bool complete = is_complete(&p->next);
 	TRY(keep_parts(l, f, &p->s->facts, p->member, !complete));
 	part_name("answer", p->member, name);
@@ -366,8 +365,7 @@ static clv_status collect(step *p, const session_file *f, strbuf *body, part_lis
 	TRY(put_body(p, body));
 	part_name("body", p->member, name);
 	TRY(add_part(l, name, body->at, body->n));
-	TRY(session_part(f, "trainer", &e));
-	return add_part(l, "trainer", e->data, e->nbytes);
+	return keep_part(l, f, "trainer");
 }
 
 static clv_status write_shared(step *p, const session_file *f)
@@ -450,16 +448,6 @@ typedef struct wish {
 	session_facts facts;
 } wish;
 
-static clv_status random_id(char out[SESSION_NAME_MOST + 1])
-{
-	uint8_t bits[16];
-	if (getrandom(bits, sizeof bits, 0) != sizeof bits)
-		return fail(CLV_E_IO, "the system has no random numbers now");
-	hex_print(bits, sizeof bits, out);
-	out[2 * sizeof bits] = '\0';
-	return CLV_OK;
-}
-
 static clv_status read_name(const json_t *root, const char *key, char to[SESSION_NAME_MOST + 1])
 {
 	const char *text;
@@ -500,7 +488,7 @@ static clv_status read_members(const json_t *root, wish *w)
 	TRY(read_mode(root, &w->facts));
 	if (w->facts.shared && !w->member[0])
 		return fail(CLV_E_INPUT, "a shared session needs the name of the \"member\" that asks");
-	return w->id[0] ? CLV_OK : random_id(w->id);
+	return w->id[0] ? CLV_OK : session_name_new(w->id);
 }
 
 static clv_status read_wish(const exchange *x, wish *w)
@@ -555,21 +543,26 @@ static uint32_t find_member(const session_facts *f, const char *name)
 	return NONE;
 }
 
-static clv_status rewrite(exchange *x, session *s, const session_facts *next)
+/* t NULL: its trainer stays as it is there. */
+static clv_status rewrite(exchange *x, session *s, const session_facts *next, const clv_trainer *t)
 {
 	session_file f;
-	const st_entry *e;
 	part_list l = {0};
-	TRY(session_file_open(x, s, &f));
-	clv_status st = session_part(&f, "trainer", &e);
-	if (st == CLV_OK)
-		st = add_part(&l, "trainer", e->data, e->nbytes);
-	if (st == CLV_OK)
-		st = keep_parts(&l, &f, &s->facts, NONE, true);
-	if (st == CLV_OK)
-		(void)session_write(x, s, next, l.at, l.n);
+	void *state = NULL;
+	size_t n = 0;
+	if (t)
+		TRY(clv_trainer_state(t, &state, &n));
+	clv_status st = session_file_open(x, s, &f);
+	if (st == CLV_OK) {
+		st = t ? add_part(&l, "trainer", state, n) : keep_part(&l, &f, "trainer");
+		if (st == CLV_OK)
+			st = keep_parts(&l, &f, &s->facts, NONE, true);
+		if (st == CLV_OK)
+			(void)session_write(x, s, next, l.at, l.n);
+		session_file_close(&f);
+	}
 	vec_free(&l);
-	session_file_close(&f);
+	mem_free(state);
 	return st;
 }
 
@@ -595,7 +588,7 @@ static void join(exchange *x, session *s, const wish *w)
 		return;
 	}
 	add_member(&next, w->member, x->owner);
-	clv_status st = rewrite(x, s, &next);
+	clv_status st = rewrite(x, s, &next, NULL);
 	if (st != CLV_OK)
 		answer_status(x, st);
 	if (!x->out.status)
@@ -755,27 +748,6 @@ static clv_status apply_body(clv_trainer *t, exchange *x)
 	return st;
 }
 
-static clv_status write_tied(exchange *x, session *s, const session_facts *next, clv_trainer *t)
-{
-	session_file f;
-	part_list l = {0};
-	void *state;
-	size_t n;
-	TRY(clv_trainer_state(t, &state, &n));
-	clv_status st = session_file_open(x, s, &f);
-	if (st == CLV_OK) {
-		st = add_part(&l, "trainer", state, n);
-		if (st == CLV_OK)
-			st = keep_parts(&l, &f, &s->facts, NONE, true);
-		if (st == CLV_OK)
-			(void)session_write(x, s, next, l.at, l.n);
-		session_file_close(&f);
-	}
-	vec_free(&l);
-	mem_free(state);
-	return st;
-}
-
 static clv_status make_tied(exchange *x, session *s, uint64_t number)
 {
 	clv_trainer *t;
@@ -784,7 +756,7 @@ static clv_status make_tied(exchange *x, session *s, uint64_t number)
 	clv_status st = apply_body(t, x);
 	next.members[0].tied = number;
 	if (st == CLV_OK)
-		st = write_tied(x, s, &next, t);
+		st = rewrite(x, s, &next, t);
 	if (st != CLV_OK)
 		session_forget(s);
 	return st;

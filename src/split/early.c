@@ -263,19 +263,11 @@ static clv_status early_new(early *e, arena *a)
 	return e->first && e->stack && e->has && e->in && e->moves && e->stays ? CLV_OK : fail_nomem();
 }
 
-/* What reads such a number must stay before what needs it, which no edge says. */
-static bool reads_numbers(const plan *p)
-{
-	bool found = false;
-	for (symbol_id s = 0; s < p->symbols.n; s++)
-		found |= p->symbols.at[s].data;
-	return found;
-}
-
 clv_status guards_early(const plan *p, node_id *cut, plan **out)
 {
 	*out = NULL;
-	if (reads_numbers(p) || !count_guards(p, *cut))
+	/* What reads such a number must stay before what needs it, which no edge says. */
+	if (first_data_symbol(p) != NONE || !count_guards(p, *cut))
 		return CLV_OK;
 	arena a = {0};
 	early e = {.p = p, .cut = *cut};
@@ -316,7 +308,8 @@ clv_status guards_first(const plan *p, node_id end, plan **out, node_id *n, uint
 	*out = NULL;
 	*n = 0;
 	*late = count_guards(p, 0);
-	if (reads_numbers(p) || !*late)
+	/* What reads such a number must stay before what needs it, which no edge says. */
+	if (first_data_symbol(p) != NONE || !*late)
 		return CLV_OK;
 	arena a = {0};
 	early e = {.p = p};

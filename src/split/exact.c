@@ -16,6 +16,7 @@
 
 #include "base/arena.h"
 #include "base/options.h"
+#include "plan/data.h"
 #include "split/frontier.h"
 #include "split/mincut.h"
 #include "split/order.h"
@@ -503,11 +504,10 @@ static clv_status cut_exactly(exact *x, const clv_exact_options *o, clv_plan **p
 {
 	if (!x->f->n)
 		return fail(CLV_E_UNSUPPORTED, "the model has too few operators to be cut");
-	for (symbol_id i = 0; i < x->p->symbols.n; i++)
-		if (x->p->symbols.at[i].data) /* what reads it must stay before what needs it, which no edge says */
-			return fail(CLV_E_UNSUPPORTED,
-			            "the plan reads %s from its data; only its own order can be cut: exact=False",
-			            plan_s(x->p, x->p->symbols.at[i].name));
+	symbol_id s = first_data_symbol(x->p);
+	if (s != NONE) /* what reads it must stay before what needs it, which no edge says */
+		return fail(CLV_E_UNSUPPORTED, "the plan reads %s from its data; only its own order can be cut: exact=False",
+		            plan_s(x->p, x->p->symbols.at[s].name));
 	clv_status st = exact_new(x);
 	if (st == CLV_OK)
 		st = find_cut(x, o, plan_out, position_out);

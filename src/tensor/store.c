@@ -9,8 +9,6 @@
 #include "base/mem.h"
 #include "tensor/tensor.h"
 
-enum { ALIGN = 64 };
-
 typedef struct cell {
 	tensor_memory m; /* the first member: a memory of a store is a cell */
 	clv_tensor t;
@@ -72,7 +70,7 @@ void memory_store_close(memory_store *s)
 
 size_t memory_store_cost(size_t n)
 {
-	return sizeof(cell) + ALIGN + n;
+	return sizeof(cell) + BLOCK_ALIGN + n;
 }
 
 void memory_store_keep(memory_store *s, size_t bytes)
@@ -111,19 +109,15 @@ static cell *too_many(memory_store *s)
 
 static clv_status new_cell(size_t n, cell **out)
 {
-	if (n > INT64_MAX - ALIGN)
-		return fail(CLV_E_OVERFLOW, "a memory has more than 2^63 bytes");
 	cell *c = mem_alloc(sizeof *c);
 	TRY_MEM(c);
-	c->block = mem_realloc(NULL, n + ALIGN, 1);
-	if (!c->block) {
-		mem_free(c);
-		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes", n);
-	}
-	c->m.base = (char *)c->block + (ALIGN - (uintptr_t)c->block % ALIGN) % ALIGN;
+	clv_status st = memory_block(n, &c->block, &c->m.base);
 	c->m.bytes = n;
-	*out = c;
-	return CLV_OK;
+	if (st == CLV_OK)
+		*out = c;
+	else
+		mem_free(c);
+	return st;
 }
 
 clv_status memory_store_take(memory_store *s, size_t n, tensor_memory **out)

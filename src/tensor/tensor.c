@@ -46,8 +46,6 @@ static bool is_last(uint32_t *refs)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-enum { ALIGN = 64 }; /* of own memory: a line of the cache, and the widest vector */
-
 clv_status tensor_memory_wrap(void *base, size_t n, bool fixed, void (*release)(void *), void *ctx, tensor_memory **out)
 {
 	tensor_memory *m = mem_alloc(sizeof *m);
@@ -62,15 +60,23 @@ clv_status tensor_memory_wrap(void *base, size_t n, bool fixed, void (*release)(
 	return CLV_OK;
 }
 
+clv_status memory_block(size_t n, void **block, char **base)
+{
+	if (n > INT64_MAX - BLOCK_ALIGN)
+		return fail(CLV_E_OVERFLOW, "a memory has more than 2^63 bytes");
+	*block = mem_realloc(NULL, n + BLOCK_ALIGN, 1);
+	if (!*block)
+		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes", n);
+	*base = (char *)*block + (BLOCK_ALIGN - (uintptr_t)*block % BLOCK_ALIGN) % BLOCK_ALIGN;
+	return CLV_OK;
+}
+
 clv_status tensor_memory_new(size_t n, tensor_memory **out)
 {
-	if (n > INT64_MAX - ALIGN)
-		return fail(CLV_E_OVERFLOW, "a memory has more than 2^63 bytes");
-	char *block = mem_realloc(NULL, n + ALIGN, 1);
-	if (!block)
-		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes", n);
-	clv_status st =
-		tensor_memory_wrap(block + (ALIGN - (uintptr_t)block % ALIGN) % ALIGN, n, false, mem_free, block, out);
+	void *block;
+	char *base;
+	TRY(memory_block(n, &block, &base));
+	clv_status st = tensor_memory_wrap(base, n, false, mem_free, block, out);
 	if (st != CLV_OK)
 		mem_free(block);
 	else

@@ -41,7 +41,9 @@ typedef struct tensor_memory {
 	clv_tensor *room;    /* for one tensor on it, which nobody has taken yet; NULL: there is none */
 } tensor_memory;
 
-clv_status tensor_memory_new(size_t n, tensor_memory **out); /* aligned for kernels; no values yet */
+enum { BLOCK_ALIGN = 64 }; /* of own memory: a line of the cache, and the widest vector */
+clv_status memory_block(size_t n, void **block, char **base); /* n bytes at *base, which is aligned; mem_free(*block) */
+clv_status tensor_memory_new(size_t n, tensor_memory **out);  /* aligned for kernels; no values yet */
 /* Somebody else's bytes; `release(ctx)`, which may be NULL, is called once, when nothing uses them; not on failure. */
 clv_status tensor_memory_wrap(void *base, size_t n, bool fixed, void (*release)(void *), void *ctx,
                               tensor_memory **out);

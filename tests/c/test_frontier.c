@@ -1162,16 +1162,9 @@ static void defines(void *ctx, symbol_id s, value_id v, uint32_t dim)
 	((part *)ctx)->defined |= ((part *)ctx)->s == s;
 }
 
-static bool any_depends(const plan *p, uint32_t first, uint32_t n, symbol_id s)
+static void uses(void *ctx, symbol_id s)
 {
-	bool any = false;
-	for (uint32_t i = first; i < first + n; i++) {
-		const arg *a = &p->args.at[i];
-		any |= (a->kind == ARG_INT && expr_depends(p, a->u.e, s)) ||
-		       (a->kind == ARG_REAL && real_depends(p, a->u.r, s)) ||
-		       (a->kind == ARG_LIST && any_depends(p, a->u.list.first, a->u.list.n, s));
-	}
-	return any;
+	((part *)ctx)->used |= ((part *)ctx)->s == s;
 }
 
 static void before_cut(void *ctx, value_id v)
@@ -1185,7 +1178,8 @@ static void after_cut(void *ctx, value_id v)
 	const value *x = &c->p->values.at[v];
 	for (uint32_t d = 0; x->type == TYPE_TENSOR && d < x->ndim; d++)
 		c->used |= expr_depends(c->p, c->p->dims.at[x->shape + d], c->s);
-	c->used |= x->expect != NONE && any_depends(c->p, x->expect, 1, c->s);
+	if (x->expect != NONE)
+		arg_each_symbol(c->p, &c->p->args.at[x->expect], uses, c);
 }
 
 /* A data symbol is read before the cut and needed after it, and no tensor that crosses has it as a size. */
@@ -1195,13 +1189,15 @@ static bool parted(const plan *p, const view *v, symbol_id s, node_id at)
 	for (node_id n = 0; n <= at; n++)
 		node_each_result(p, n, before_cut, &c);
 	for (node_id n = at + 1; n < p->nodes.n; n++) {
-		c.used |= any_depends(p, p->nodes.at[n].args, p->nodes.at[n].nargs, s);
+		node_each_symbol(p, n, uses, &c);
 		node_each_result(p, n, after_cut, &c);
 	}
 	for (uint32_t i = 0; i < p->out_tree.n; i++) {
 		const tree *t = &p->out_tree.at[i];
-		c.used |=
-			(t->kind == TREE_INT && expr_depends(p, t->u.e, s)) || (t->kind == TREE_REAL && real_depends(p, t->u.r, s));
+		if (t->kind == TREE_INT)
+			arg_each_symbol(p, &(arg){.kind = ARG_INT, .u.e = t->u.e}, uses, &c);
+		else if (t->kind == TREE_REAL)
+			arg_each_symbol(p, &(arg){.kind = ARG_REAL, .u.r = t->u.r}, uses, &c);
 	}
 	for (uint32_t i = 0; i < v->outputs.n; i++) {
 		const value *x = &p->values.at[v->outputs.at[i]];

@@ -229,9 +229,9 @@ CALLS: dict[str, Call] = {
     "upsample_nearest3d.vec": lambda x: [x, [9, 9, 9], None],
     "var.correction": lambda x: [x, [1]],
     "var.dim": lambda x: [x, [1]],
-    "view": lambda x: [x, [-1]],
-    "_unsafe_view": lambda x: [x, [-1]],
-    "reshape": lambda x: [x, [-1]],
+    "view": lambda x: [x, [x.shape[0], 2, -1]],
+    "_unsafe_view": lambda x: [x, [x.shape[0], 2, -1]],
+    "reshape": lambda x: [x, [x.shape[0], 2, -1]],
     "arange": lambda x: [5],
     "arange.start": lambda x: [1, 5],
     "arange.start_step": lambda x: [1, 9, 2],
@@ -239,7 +239,7 @@ CALLS: dict[str, Call] = {
     "ones": lambda x: [[3, 4]],
     "zeros": lambda x: [[3, 4]],
     "_fused_rms_norm": lambda x: [x, [x.shape[-1]], numbers(x.shape[-1]), None],
-    "expand": lambda x: [x, [2, *x.shape]],
+    "expand": lambda x: [x[:, None], [x.shape[0], 2, *x.shape[1:]]],
 }
 
 
@@ -377,6 +377,7 @@ def test_views_are_on_the_memory_of_their_argument(op: str) -> None:
     more = {
         "aten::as_strided": [[2, 2], [1, 1]],
         "aten::broadcast_to": [[2, 3, 4]],
+        "aten::expand": [[2, 3, 4]],
         "aten::expand_as": [numbers(2, 3, 4)],
         "aten::moveaxis.int": [0, 1],
         "aten::moveaxis.intlist": [[0], [1]],

@@ -368,6 +368,26 @@ def test_a_member_waits_for_the_others_only_with_its_next_step(files: dict[str, 
         assert late
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_clients_share_a_suffix_that_draws_no_random_numbers(tmp_path: Path, rate: float) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(rate), torch.nn.Linear(8, 4))
+    spec = cleave.SplitSpec(boundary="after:0", trainable=True)
+    runtime = cleave.prepare_split(model.train(), example_inputs=batch(0)[0], split=spec)
+    sgd = torch.optim.SGD(runtime.parameters("suffix"), lr=0.1)
+    file = runtime.save_trainer(str(tmp_path / "train.clv"), batch(0)[1], optimizer=sgd)
+    with trains(Path(file), tmp_path) as s:
+        there = cleave.connect(url_of(s))
+        if rate:
+            with pytest.raises(InputError, match="several clients cannot share"):
+                there.open_session("pair", member="a", accumulate=2)
+            return
+        for name in ("a", "b"):
+            session = there.open_session("pair", member=name, accumulate=2)
+            session.train_suffix(runtime.run_training_prefix(batch(0)[0]), batch(0)[1])
+        assert session.steps == 1
+
+
 # ---- what does not fit
 
 
