@@ -175,6 +175,7 @@ typedef struct native_op {
 	uint32_t what; /* the family's own */
 	bool checks;   /* sizes of results that depend on data are compared with the plan's in every run */
 	bool widens;   /* it has `takes`, and is given f16 and bf16 as f32; without this it looks at them itself */
+	uint8_t keeps; /* where it widens: the argument that it gets as it is if that is a constant; 0: none */
 } native_op;
 
 /* The lists, each in op_<family>.c. */
