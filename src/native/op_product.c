@@ -375,8 +375,36 @@ static clv_status lower_einsum(lowering *l, node_id n)
 	return whole == result ? CLV_OK : low_copy(l, whole, result);
 }
 
+static const char *takes_grouped(const plan *p, node_id n)
+{
+	const node *x = &p->nodes.at[n];
+	const arg *a = &p->args.at[x->args], *r = &p->args.at[x->results];
+	if (x->nargs < 3 || a[0].kind != ARG_VALUE || a[1].kind != ARG_VALUE || a[2].kind != ARG_VALUE ||
+	    p->values.at[a[0].u.v].ndim != 2 || p->values.at[a[1].u.v].ndim != 3)
+		return "groups are taken of rows, with a matrix for each";
+	uint8_t type = p->values.at[a[0].u.v].dtype;
+	if ((x->nargs > 3 && a[3].kind != ARG_NONE) || native_dtype(p, a[0].u.v) != DT_F32 ||
+	    p->values.at[a[1].u.v].dtype != type || r->kind != ARG_VALUE || p->values.at[r->u.v].dtype != type)
+		return "groups are taken of f32, f16 or bf16, all of one type and without a bias";
+	return NULL;
+}
+
+static clv_status lower_grouped(lowering *l, node_id n)
+{
+	multiply m = {.d = NONE, .alpha = 1};
+	slot ends;
+	nt form;
+	TRY(low_tensor(l, n, 0, &m.a));
+	TRY(low_tensor(l, n, 1, &m.b));
+	TRY(low_tensor(l, n, 2, &ends));
+	TRY(low_form(l, n, 0, &form));
+	TRY(low_result(l, n, 0, &form, false, &m.c));
+	return mul_grouped(l, &m, ends);
+}
+
 const native_op native_ops_product[] = {
 	{.id = OP__addmm_activation, .takes = takes_floats, .lower = lower_add_activate},
+	{.id = OP__grouped_mm, .takes = takes_grouped, .lower = lower_grouped, .checks = true},
 	{.id = OP_addbmm, .takes = takes_product, .lower = lower_add_batches},
 	{.id = OP_addmm, .takes = takes_product, .lower = lower_add_to},
 	{.id = OP_addmv, .takes = takes_product, .lower = lower_add_to},
@@ -384,6 +412,8 @@ const native_op native_ops_product[] = {
 	{.id = OP_bmm, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_dot, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_einsum, .takes = takes_einsum, .lower = lower_einsum},
+	{.id = OP_ger, .takes = takes_product, .lower = lower_outer},
+	{.id = OP_linalg_matmul, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_linear, .takes = takes_product, .lower = lower_linear},
 	{.id = OP_matmul, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_mm, .takes = takes_product, .lower = lower_matmul},
