@@ -45,6 +45,8 @@ static void take_value(void *ctx, value_id v)
 		t->why = "a tensor of it is sparse or nested";
 	else if (strcmp(plan_s(t->p, x->device), "cpu") != 0)
 		t->why = "a tensor of it is not on the CPU";
+	else if (x->dtype == DT_C32 || x->dtype == DT_C64 || x->dtype == DT_C128)
+		t->why = "a tensor of it is complex";
 	else if (!has_type(x->dtype))
 		t->why = "there is no kernel for a dtype of it";
 	else if (x->ndim > NT_DIMS)
