@@ -13,6 +13,7 @@ typedef struct layer {
 	conv c;
 	conv_shape s;
 	float *in, *out, *packed, *bias, *scratch;
+	conv_weights plain;
 	double flop;
 } layer;
 
@@ -67,18 +68,18 @@ static int64_t add(int64_t batch, int threads, int64_t size, int64_t ic, int64_t
 	l->c = conv_phase(&l->s, 0);
 	strides(l->c.in_stride, ic, l->s.in, ic == 3);
 	strides(l->c.out_stride, oc, l->s.out, false);
-	int64_t ws[5] = {l->s.ic * kernel * kernel, kernel * kernel, kernel * kernel, kernel, 1};
-	float *weights = floats(oc * ws[0]);
+	int64_t row = l->s.ic * kernel * kernel;
+	float *weights = floats(oc * row);
+	l->plain = (conv_weights){.data = weights, .stride = {row, kernel * kernel, kernel * kernel, kernel, 1}};
 	l->c.way = conv_best_way(&l->c, k->vector);
 	l->packed = floats(conv_size(&l->c, k->vector));
-	conv_pack(&l->c, k->vector, weights, ws, false, l->packed);
+	conv_pack(&l->c, k->vector, &l->plain, l->packed);
 	conv_divide(&l->c, k->vector, threads);
-	free(weights);
 	l->in = floats(batch * size * size * ic);
 	l->out = floats(batch * out * out * oc);
 	l->bias = floats(oc);
 	l->scratch = floats(l->c.scratch * threads);
-	l->flop = 2.0 * (double)(batch * out * out * oc) * (double)ws[0];
+	l->flop = 2.0 * (double)(batch * out * out * oc) * (double)row;
 	return out;
 }
 
@@ -125,8 +126,13 @@ static void mobilenetv3(int64_t batch, int threads)
 static void run(team *workers, layer *l)
 {
 	const native_kernels *k = native_kernels_here();
-	conv_call call = {
-		.c = &l->c, .in = l->in, .weights = l->packed, .bias = l->bias, .out = l->out, .scratch = l->scratch};
+	conv_call call = {.c = &l->c,
+	                  .in = l->in,
+	                  .weights = l->packed,
+	                  .bias = l->bias,
+	                  .out = l->out,
+	                  .scratch = l->scratch,
+	                  .plain = &l->plain};
 	k->conv(workers, &call);
 }
 

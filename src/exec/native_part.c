@@ -44,6 +44,8 @@ const char *native_refuses(const engine *e, const plan *p, node_id n)
 	const char *why = e->takes(p, n);
 	if (why)
 		return why;
+	if (node_draws(p, n)) /* also where nobody reads it: the caller's generator would be left behind */
+		return "it draws random numbers";
 	return writes_outside(p, n) ? "it writes an input, or a tensor of the model, in place" : NULL;
 }
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "file/narrow.h"
+
 static int64_t min64(int64_t a, int64_t b)
 {
 	return a < b ? a : b;
@@ -367,22 +369,42 @@ static int64_t weight_at(const conv *c, int64_t t, const int64_t stride[5])
 	return at;
 }
 
-static void panels_pack(const conv *c, int vector, const float *weights, const int64_t stride[5], bool transposed,
-                        float *out)
+float conv_weight(const conv_weights *w, int64_t at)
 {
-	int64_t taps = conv_taps(c), so = stride[transposed], si = stride[!transposed];
+	switch (w->type) {
+	case PANEL_F16: return narrow_from_f16(((const uint16_t *)w->data)[at]);
+	case PANEL_BF16: return narrow_from_bf16(((const uint16_t *)w->data)[at]);
+	default: return ((const float *)w->data)[at];
+	}
+}
+
+/* n elements from `at` on, `step` apart, then zeros. */
+static void pack_row(const conv_weights *w, int64_t at, int64_t step, int64_t n, int64_t width, char *out)
+{
+	const float *wide = w->data;
+	const uint16_t *half = w->data;
+	size_t bytes = w->type == PANEL_F32 ? sizeof *wide : sizeof *half;
+	for (int64_t i = 0; i < n; i++) {
+		if (w->type == PANEL_F32)
+			((float *)out)[i] = wide[at + i * step];
+		else
+			((uint16_t *)out)[i] = half[at + i * step];
+	}
+	memset(out + (size_t)n * bytes, 0, (size_t)(width - n) * bytes);
+}
+
+static void panels_pack(const conv *c, int vector, const conv_weights *w, char *out)
+{
+	int64_t taps = conv_taps(c), so = w->stride[w->transposed], si = w->stride[!w->transposed];
+	int64_t bytes = w->type == PANEL_F32 ? 4 : 2;
 	for (int64_t g = 0; g < c->groups; g++) {
-		const float *group = weights + g * (transposed ? c->ic * si : c->oc * so);
+		int64_t group = g * (w->transposed ? c->ic * si : c->oc * so);
 		for (int64_t p = 0; p < conv_panels(c, vector); p++) {
 			int64_t width = conv_panel_width(c, vector, p), first = p * 2 * vector, n = min64(width, c->oc - first);
 			for (int64_t t = 0; t < taps; t++) {
-				const float *from = group + weight_at(c, t, stride) + first * so;
-				for (int64_t i = 0; i < c->ic; i++, out += width) {
-					for (int64_t o = 0; o < n; o++)
-						out[o] = from[i * si + o * so];
-					for (int64_t o = n; o < width; o++)
-						out[o] = 0;
-				}
+				int64_t from = group + weight_at(c, t, w->stride) + first * so;
+				for (int64_t i = 0; i < c->ic; i++, out += width * bytes)
+					pack_row(w, from + i * si, so, n, width, out);
 			}
 		}
 	}
@@ -393,17 +415,17 @@ static int64_t lanes_size(const conv *c, int vector)
 	return conv_taps(c) * c->ic * blocks_of(c->groups * c->oc, vector) * vector;
 }
 
-static void lanes_pack(const conv *c, int vector, const float *weights, const int64_t stride[5], bool transposed,
-                       float *out)
+static void lanes_pack(const conv *c, int vector, const conv_weights *w, float *out)
 {
 	int64_t taps = conv_taps(c), channels = c->groups * c->oc, width = blocks_of(channels, vector) * vector;
+	const int64_t *stride = w->stride;
 	for (int64_t t = 0; t < taps; t++)
 		for (int64_t i = 0; i < c->ic; i++, out += width)
 			for (int64_t o = 0; o < width; o++) {
 				int64_t g = o / c->oc;
 				int64_t at =
-					transposed ? (g * c->ic + i) * stride[0] + o % c->oc * stride[1] : o * stride[0] + i * stride[1];
-				out[o] = o < channels ? weights[at + weight_at(c, t, stride)] : 0;
+					w->transposed ? (g * c->ic + i) * stride[0] + o % c->oc * stride[1] : o * stride[0] + i * stride[1];
+				out[o] = o < channels ? conv_weight(w, at + weight_at(c, t, stride)) : 0;
 			}
 }
 
@@ -416,11 +438,11 @@ int64_t conv_size(const conv *c, int vector)
 	}
 }
 
-void conv_pack(const conv *c, int vector, const float *weights, const int64_t stride[5], bool transposed, float *out)
+void conv_pack(const conv *c, int vector, const conv_weights *w, void *out)
 {
 	switch (c->way) {
-	case CONV_PANELS: panels_pack(c, vector, weights, stride, transposed, out); return;
-	case CONV_LANES: lanes_pack(c, vector, weights, stride, transposed, out); return;
-	case CONV_TILES: tiles_pack(c, vector, weights, stride, out); return;
+	case CONV_PANELS: panels_pack(c, vector, w, out); return;
+	case CONV_LANES: lanes_pack(c, vector, w, out); return;
+	case CONV_TILES: tiles_pack(c, vector, w, out); return;
 	}
 }

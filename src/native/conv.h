@@ -10,6 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Elements of packed weights: 16-bit ones are widened as they are loaded, which is exact, so bits are those of wide ones. */
+typedef enum panel_type { PANEL_F32, PANEL_F16, PANEL_BF16 } panel_type;
+
 typedef struct conv_axis {
 	int64_t in;                 /* inputs along it; what is read outside of them is 0 */
 	int64_t count, start, jump; /* outputs: start, start + jump, … */
@@ -42,14 +45,22 @@ typedef struct conv {
 /* Called when rows × cols outputs are complete: rows are pixels, counted over all images; ldc is from one to the next. */
 typedef void conv_done(void *ctx, float *block, int64_t ldc, int64_t row, int64_t rows, int64_t col, int64_t cols);
 
+/* [out channels][in channels of a group][depth][height][width]; transposed: the first two swapped. */
+typedef struct conv_weights {
+	const void *data;
+	panel_type type;
+	int64_t stride[5];
+	bool transposed;
+} conv_weights;
+
 typedef struct conv_call {
 	const conv *c;
-	const float *in, *weights, *bias; /* bias NULL: none */
-	float *out, *scratch;             /* scratch: 64-byte aligned, c->scratch floats for each thread */
-	conv_done *done;                  /* NULL: none */
+	const float *in, *bias; /* bias NULL: none */
+	const void *weights;    /* as conv_pack left them */
+	float *out, *scratch;   /* scratch: 64-byte aligned, c->scratch floats for each thread */
+	conv_done *done;        /* NULL: none */
 	void *ctx;
-	const float *plain; /* TILES: the weights as they were before they were packed, with their strides */
-	const int64_t *plain_stride;
+	const conv_weights *plain; /* as they were before that: PANELS needs their type, TILES all of it */
 } conv_call;
 
 /* A convolution as an operator says it: sizes are depth, height, width; pad is the one before the first input. */
@@ -66,9 +77,10 @@ conv conv_phase(const conv_shape *s, int64_t p);
 conv_way conv_best_way(const conv *c, int vector);
 /* These three go by c->way. */
 void conv_divide(conv *c, int vector, int threads);
-int64_t conv_size(const conv *c, int vector); /* floats of the packed weights */
-/* Of plain [out channels][in channels of a group][depth][height][width], with strides; transposed: the first two swapped. */
-void conv_pack(const conv *c, int vector, const float *weights, const int64_t stride[5], bool transposed, float *out);
+int64_t conv_size(const conv *c,
+                  int vector); /* elements of the packed weights: for PANELS of the type that they have, else floats */
+void conv_pack(const conv *c, int vector, const conv_weights *w, void *out);
+float conv_weight(const conv_weights *w, int64_t at);
 
 int64_t conv_taps(const conv *c);
 /* Blocks of at most so many outputs along an axis, and block i of them; cut: at the outputs where a tap enters or leaves. */
@@ -77,7 +89,7 @@ void conv_block_at(const conv_axis *a, bool cut, int64_t size, int64_t i, int64_
 bool conv_inside(const conv_axis *a, int64_t output, int64_t tap);
 int64_t conv_panels(const conv *c, int vector); /* of a group */
 int64_t conv_panel_width(const conv *c, int vector, int64_t p);
-/* Floats of the packed weights of one group in all panels before panel p; PANELS. */
+/* Elements of the packed weights of one group in all panels before panel p; PANELS. */
 int64_t conv_panel_at(const conv *c, int vector, int64_t p);
 
 /* Convolutions of few channels a group, lanes of a vector being output channels: depthwise, and groups whose input channels are
@@ -91,7 +103,7 @@ enum { TILE_OUT = 4, TILE_IN = 6, TILE_PLACES = TILE_IN * TILE_IN };
 bool tiles_fit(const conv *c, int vector);
 void tiles_divide(conv *c, int vector, int threads);
 int64_t tiles_size(const conv *c, int vector);
-void tiles_pack(const conv *c, int vector, const float *weights, const int64_t stride[5], float *out);
+void tiles_pack(const conv *c, int vector, const conv_weights *w, float *out);
 /* How scratch memory is laid out: transformed inputs [36][tile][channel], sums [36][tile][lane]. */
 typedef struct tiles_room {
 	int64_t pixel, plane;             /* floats from one tile to the next, from one of the 36 to the next */

@@ -36,6 +36,7 @@ typedef struct ew {
 } ew;
 
 bool ew_type(uint8_t d, number_type *out);                /* false: chains have no such type */
+uint8_t ew_common_dtype(const term *x, unsigned n);       /* as torch promotes tensors and numbers */
 clv_status ew_new(lowering *l, const nt *form, ew **out); /* caller frees with mem_free */
 /* A tensor that is read; expanded to the sizes of the result. */
 clv_status ew_input(ew *e, slot s, term *out);

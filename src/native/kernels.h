@@ -75,9 +75,6 @@ typedef void (*chain_loop)(void *to, const void *a, const void *b, const void *c
 
 /* ---- matrix products: simd/gemm.c; with threads and batches: product.h -------------------------------------------- */
 
-/* Elements of packed panels: 16-bit ones are widened as they are loaded, which is exact, so bits are those of wide panels. */
-typedef enum panel_type { PANEL_F32, PANEL_F16, PANEL_BF16 } panel_type;
-
 /* C = A·B + bias for a block of C. Strides in elements.
    B is panels of gemm_cols columns. A packed one has rows without gaps: b_k = gemm_cols, b_panel = K * gemm_cols; if the last
    panel has no more columns than half of that, its rows are gemm_cols / 2 long (b_k_half). Columns that are not there are 0.

@@ -585,6 +585,8 @@ clv_status low_node(lowering *l, node_id n)
 	const native_op *o = native_op_of(l->p->nodes.at[n].op_id);
 	uint32_t before = l->s->steps.n;
 	l->at = n;
+	if (native_skips(l->p, n))
+		return CLV_OK;
 	TRY(widen_start(l, n, o));
 	TRY(o->lower(l, n));
 	TRY(finish_copies(l));

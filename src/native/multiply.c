@@ -370,3 +370,74 @@ void mul_run(const void *prepared, frame *f)
 {
 	run_step(prepared, f); /* a product cannot fail */
 }
+
+/* ---- a matrix for each group of rows ------------------------------------------------------------------------------------------- */
+
+typedef struct grouped {
+	step s;
+	slot ends;
+	int64_t groups, rows;
+	int64_t matrix; /* bytes from one matrix to the next */
+} grouped;
+
+/* Groups are rows that follow each other; how many each has is known in the run alone. */
+static clv_status run_grouped(const void *params, frame *f)
+{
+	const grouped *g = params;
+	const int32_t *ends = (const int32_t *)f->t[g->ends].data;
+	const char *a = f->t[g->s.a].data, *b = g->s.panels ? g->s.panels : f->t[g->s.b].data;
+	char *c = f->t[g->s.c].data;
+	product p = g->s.p;
+	int64_t at = 0;
+	for (int64_t i = 0; i < g->groups; at = ends[i++]) {
+		if (ends[i] < at || ends[i] > g->rows)
+			return fail(CLV_E_INPUT, "the groups of a grouped product do not fit its %lld rows", (long long)g->rows);
+		p.m = ends[i] - at;
+		TRY(product_plan(&p, f->k, team_threads(f->team)));
+		if (p.m == 0)
+			continue;
+		product_do(&p, &(product_run){.kernels = f->k,
+		                              .team = f->team,
+		                              .a = (const float *)a + at * p.a.row,
+		                              .b = b + i * g->matrix,
+		                              .c = (float *)c + at * p.c.row,
+		                              .scratch = g->s.scratch == NONE ? NULL : f->t[g->s.scratch].data});
+	}
+	for (; at < g->rows; at++) /* torch leaves them as they are */
+		memset((float *)c + at * p.c.row, 0, (size_t)p.n * sizeof(float));
+	return CLV_OK;
+}
+
+clv_status mul_grouped(lowering *l, const multiply *m, slot ends)
+{
+	grouped *g = low_alloc(l, sizeof *g);
+	TRY_MEM(g);
+	g->s = (step){.b = m->b, .d = NONE, .scratch = NONE};
+	TRY(as_floats(l, m->a, &g->s.a));
+	TRY(where_to_write(l, m->c, &g->s.c));
+	TRY(panels_of(l, &g->s));
+	const nt a = *low_at(l, g->s.a), b = *low_at(l, g->s.b), c = *low_at(l, g->s.c), at = *low_at(l, ends);
+	if (a.ndim != 2 || b.ndim != 3 || c.ndim != 2 || at.ndim != 1 || at.dtype != DT_I32 || at.size[0] != b.size[0] ||
+	    a.size[1] != b.size[1] || c.size[0] != a.size[0] || c.size[1] != b.size[2] || a.dtype != DT_F32 ||
+	    c.dtype != DT_F32)
+		return fail(CLV_E_VERIFY, "the factors of a grouped product do not fit together");
+	g->groups = at.size[0], g->rows = a.size[0];
+	g->s.p = (product){.dtype = DT_F32,
+	                   .m = a.size[0],
+	                   .n = b.size[2],
+	                   .k = a.size[1],
+	                   .alpha = 1,
+	                   .packed = g->s.panels != NULL,
+	                   .type = g->s.type,
+	                   .a = {.row = a.stride[0], .col = a.stride[1]},
+	                   .b = {.row = b.stride[1], .col = b.stride[2]},
+	                   .c = {.row = c.stride[0], .col = c.stride[1]}};
+	TRY(product_plan(&g->s.p, low_kernels(l), low_threads(l)));
+	int64_t each = g->s.panels ? product_packed(low_kernels(l)->gemm_cols, g->s.p.k, g->s.p.n) : b.stride[0];
+	g->matrix = each * (int64_t)dtype_bytes(b.dtype);
+	if (g->s.p.scratch)
+		TRY(low_scratch(l, g->s.p.scratch, &g->s.scratch));
+	TRY(low_as_rows(l, ends, &g->ends));
+	TRY(low_step(l, run_grouped, g));
+	return g->s.c == m->c ? CLV_OK : low_copy(l, g->s.c, m->c);
+}

@@ -17,6 +17,8 @@ clv_status mul_lower(lowering *l, const multiply *m);
 /* For a step of the operator's own, which does it any number of times. Factors are f32, rows of C have no gaps. */
 clv_status mul_prepare(lowering *l, const multiply *m, const void **out);
 void mul_run(const void *prepared, frame *f);
+/* A is [M, K], B [groups, K, N], C [M, N]: group i are the rows before ends[i] (i32) that are in none before. Nothing is added. */
+clv_status mul_grouped(lowering *l, const multiply *m, slot ends);
 /* relu or gelu of a block, then `next`. */
 clv_status mul_activation(lowering *l, bool gelu, const epilogue *next, epilogue *out);
 /* A matrix, turned. */

@@ -174,12 +174,13 @@ typedef struct native_op {
 	uint32_t what; /* the family's own */
 	bool checks;   /* sizes of results that depend on data are compared with the plan's in every run */
 	bool widens;   /* it has `takes`, and is given f16 and bf16 as f32; without this it looks at them itself */
+	uint8_t keeps; /* where it widens: the argument that it gets as it is if that is a constant; 0: none */
 } native_op;
 
 /* The lists, each in op_<family>.c. */
 /* clang-format off */
 #define NATIVE_FAMILIES(X) \
-	X(attention) X(conv) X(elementwise) X(fill) X(heads) X(host) X(index) X(move) X(norm) X(order) X(pad) X(pool) \
+	X(attention) X(conv) X(distance) X(elementwise) X(fill) X(heads) X(host) X(index) X(move) X(norm) X(order) X(pad) X(pool) \
 	X(product) X(recurrent) X(reduce) X(resize) X(sample) X(view)
 /* clang-format on */
 
@@ -191,7 +192,8 @@ bool native_floats(const plan *p, node_id n, uint32_t most);
 
 /* program.c. NULL: the engine runs this node; else why not. */
 const char *native_takes(const plan *p, node_id n);
-const native_op *native_op_of(uint16_t id); /* ops.c; NULL: none */
+bool native_skips(const plan *p, node_id n); /* it draws random numbers that nobody reads: no step is made of it */
+const native_op *native_op_of(uint16_t id);  /* ops.c; NULL: none */
 /* Of a node being lowered: the row's `what`. */
 uint32_t low_what(const lowering *l, node_id n);
 

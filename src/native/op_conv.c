@@ -123,13 +123,23 @@ static clv_status read_args(lowering *l, node_id n, conv_args *a)
 
 /* Only 64-bit numbers: it is compared as bytes. */
 typedef struct pack_spec {
-	int64_t vector, way, transposed, groups, ic, oc, taps[3], k0[3], k_step[3];
+	int64_t vector, way, type, transposed, groups, ic, oc, taps[3], k0[3], k_step[3];
 } pack_spec;
 
-static pack_spec spec_of(const conv *c, int vector, bool transposed)
+static panel_type type_of(const nt *t)
 {
-	pack_spec s = {
-		.vector = vector, .way = c->way, .transposed = transposed, .groups = c->groups, .ic = c->ic, .oc = c->oc};
+	return t->dtype == DT_F16 ? PANEL_F16 : t->dtype == DT_BF16 ? PANEL_BF16 : PANEL_F32;
+}
+
+static pack_spec spec_of(const conv *c, int vector, const conv_weights *w)
+{
+	pack_spec s = {.vector = vector,
+	               .way = c->way,
+	               .type = c->way == CONV_PANELS ? w->type : PANEL_F32,
+	               .transposed = w->transposed,
+	               .groups = c->groups,
+	               .ic = c->ic,
+	               .oc = c->oc};
 	for (int d = 0; d < 3; d++) {
 		s.taps[d] = c->axis[d].taps;
 		s.k0[d] = c->axis[d].k0;
@@ -151,26 +161,26 @@ static size_t packed_bytes(const nt *t, const void *spec)
 	const pack_spec *s = spec;
 	conv c = conv_of(s);
 	(void)t;
-	int64_t floats = conv_size(&c, (int)s->vector);
-	return (size_t)(floats ? floats : 1) * sizeof(float);
+	int64_t n = conv_size(&c, (int)s->vector);
+	return (size_t)(n ? n : 1) * (s->type == PANEL_F32 ? sizeof(float) : sizeof(uint16_t));
 }
 
-static void weight_strides(const nt *t, int64_t stride[5])
+static conv_weights plain_weights(const nt *t, bool transposed)
 {
-	memset(stride, 0, 5 * sizeof *stride);
-	stride[0] = t->stride[0];
-	stride[1] = t->stride[1];
+	conv_weights w = {.data = t->data, .type = type_of(t), .transposed = transposed};
+	w.stride[0] = t->stride[0];
+	w.stride[1] = t->stride[1];
 	for (uint32_t d = 2; d < t->ndim; d++)
-		stride[d + 5 - t->ndim] = t->stride[d];
+		w.stride[d + 5 - t->ndim] = t->stride[d];
+	return w;
 }
 
 static void pack_weights(const nt *t, const void *spec, void *out)
 {
 	const pack_spec *s = spec;
 	conv c = conv_of(s);
-	int64_t stride[5];
-	weight_strides(t, stride);
-	conv_pack(&c, (int)s->vector, (const float *)t->data, stride, s->transposed, out);
+	conv_weights w = plain_weights(t, s->transposed);
+	conv_pack(&c, (int)s->vector, &w, out);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------------------------------------- */
@@ -178,8 +188,8 @@ static void pack_weights(const nt *t, const void *spec, void *out)
 typedef struct conv_step {
 	conv c;
 	slot in, out, bias, scratch, weight, packed;
-	const float *weights; /* NULL: packed in the run */
-	int64_t weight_stride[5];
+	const void *weights; /* NULL: packed in the run */
+	conv_weights plain;  /* without its data */
 	pack_spec spec;
 	epilogue after;
 } conv_step;
@@ -206,17 +216,18 @@ static clv_status run_conv(const void *params, frame *f)
 {
 	const conv_step *s = params;
 	conv_run r = {s, f};
+	conv_weights plain = s->plain;
+	plain.data = f->t[s->weight].data;
 	conv_call call = {
 		.c = &s->c,
 		.in = (const float *)f->t[s->in].data,
-		.weights = s->weights ? s->weights : (const float *)f->t[s->packed].data,
+		.weights = s->weights ? s->weights : f->t[s->packed].data,
 		.bias = s->bias == NONE ? NULL : (const float *)f->t[s->bias].data,
 		.out = (float *)f->t[s->out].data,
 		.scratch = (float *)f->t[s->scratch].data,
 		.done = s->after.run ? finish : NULL,
 		.ctx = &r,
-		.plain = (const float *)f->t[s->weight].data,
-		.plain_stride = s->weight_stride,
+		.plain = &plain,
 	};
 	f->k->conv(f->team, &call);
 	return CLV_OK;
@@ -230,8 +241,8 @@ static clv_status run_doubles(const void *params, frame *f)
 	                  .weight = (const double *)f->t[s->weight].data,
 	                  .bias = s->bias == NONE ? NULL : (const double *)f->t[s->bias].data,
 	                  .out = (double *)f->t[s->out].data,
-	                  .weight_stride = s->weight_stride,
-	                  .transposed = s->spec.transposed};
+	                  .weight_stride = s->plain.stride,
+	                  .transposed = s->plain.transposed};
 	doubles_convolve(f->team, &x);
 	return CLV_OK;
 }
@@ -239,10 +250,9 @@ static clv_status run_doubles(const void *params, frame *f)
 /* Packed once if the weight is the same in every run, else by a step of each run. */
 static clv_status add_weights(lowering *l, conv_step *s)
 {
-	packing k = {"conv/2", &s->spec, sizeof s->spec, packed_bytes, pack_weights};
-	weight_strides(low_at(l, s->weight), s->weight_stride);
+	packing k = {"conv/3", &s->spec, sizeof s->spec, packed_bytes, pack_weights};
 	if (low_is_constant(l, s->weight)) {
-		TRY(low_packed(l, s->weight, &k, (const void **)&s->weights));
+		TRY(low_packed(l, s->weight, &k, &s->weights));
 		/* Tiles that are not finite are computed again from plain weights. */
 		return s->c.way == CONV_TILES ? low_reads(l, s->weight) : CLV_OK;
 	}
@@ -273,15 +283,13 @@ static clv_status add_phase(lowering *l, const conv_args *a, int64_t phase, conv
 	image_of(low_at(l, s->out), a->spatial, &y);
 	memcpy(s->c.in_stride, x.stride, sizeof x.stride);
 	memcpy(s->c.out_stride, y.stride, sizeof y.stride);
-	if (low_at(l, s->in)->dtype == DT_F64) {
-		s->spec.transposed = a->s.transposed;
-		weight_strides(low_at(l, s->weight), s->weight_stride);
+	s->plain = plain_weights(low_at(l, s->weight), a->s.transposed);
+	if (low_at(l, s->in)->dtype == DT_F64)
 		return low_step(l, run_doubles, s);
-	}
 	if (!can_pack(&s->c, vector))
 		return fail(CLV_E_OVERFLOW, "weights of a convolution are too large");
 	s->c.way = conv_best_way(&s->c, vector);
-	s->spec = spec_of(&s->c, vector, a->s.transposed);
+	s->spec = spec_of(&s->c, vector, &s->plain);
 	conv_divide(&s->c, vector, threads);
 	TRY(add_weights(l, s));
 	if (__builtin_mul_overflow((size_t)s->c.scratch, (size_t)threads * sizeof(float), &bytes))
@@ -320,17 +328,21 @@ static clv_status lower_conv(lowering *l, node_id n)
 	return low_copy(l, like.out, result);
 }
 
+#define CONV(op, args)                                                                                                 \
+	{                                                                                                                  \
+		.id = op, .takes = takes_conv, .widens = true, .keeps = 1, .lower = lower_conv, .what = args                   \
+	}
 const native_op native_ops_conv[] = {
-	{.id = OP__convolution, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = EITHER},
-	{.id = OP_conv1d, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = PLAIN},
-	{.id = OP_conv1d_padding, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = PLAIN},
-	{.id = OP_conv2d, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = PLAIN},
-	{.id = OP_conv2d_padding, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = PLAIN},
-	{.id = OP_conv3d, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = PLAIN},
-	{.id = OP_conv3d_padding, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = PLAIN},
-	{.id = OP_conv_transpose1d, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = TRANSPOSED},
-	{.id = OP_conv_transpose2d_input, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = TRANSPOSED},
-	{.id = OP_conv_transpose3d_input, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = TRANSPOSED},
-	{.id = OP_convolution, .takes = takes_conv, .widens = true, .lower = lower_conv, .what = EITHER},
+	CONV(OP__convolution, EITHER),
+	CONV(OP_conv1d, PLAIN),
+	CONV(OP_conv1d_padding, PLAIN),
+	CONV(OP_conv2d, PLAIN),
+	CONV(OP_conv2d_padding, PLAIN),
+	CONV(OP_conv3d, PLAIN),
+	CONV(OP_conv3d_padding, PLAIN),
+	CONV(OP_conv_transpose1d, TRANSPOSED),
+	CONV(OP_conv_transpose2d_input, TRANSPOSED),
+	CONV(OP_conv_transpose3d_input, TRANSPOSED),
+	CONV(OP_convolution, EITHER),
 	{.id = OP_UNKNOWN},
 };

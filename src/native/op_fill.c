@@ -121,6 +121,62 @@ static const char *takes_floats(const plan *p, node_id n)
 	return d == DT_F32 || d == DT_F64 ? NULL : "it is f32 or f64";
 }
 
+/* ---- places in a triangle -------------------------------------------------------------------------------------------------------- */
+
+typedef struct triangle_params {
+	slot out;
+	int64_t rows, cols, shift, n; /* n: of places */
+	bool upper, narrow;
+} triangle_params;
+
+static clv_status run_triangle(const void *params, frame *f)
+{
+	const triangle_params *p = params;
+	char *out = f->t[p->out].data;
+	int64_t at = 0;
+	for (int64_t i = 0; i < p->rows; i++)
+		for (int64_t j = 0; j < p->cols; j++) {
+			if (p->upper ? j - i < p->shift : j - i > p->shift)
+				continue;
+			if (at == p->n)
+				return fail(CLV_E_VERIFY, "a triangle has more than %lld places", (long long)p->n);
+			for (int k = 0; k < 2; k++) {
+				int64_t where = k * p->n + at;
+				if (p->narrow)
+					((int32_t *)out)[where] = (int32_t)(k ? j : i);
+				else
+					((int64_t *)out)[where] = k ? j : i;
+			}
+			at++;
+		}
+	return at == p->n
+	           ? CLV_OK
+	           : fail(CLV_E_VERIFY, "a triangle has %lld places, the plan has %lld", (long long)at, (long long)p->n);
+}
+
+/* tril_indices, triu_indices: rows, columns, diagonal. */
+static clv_status lower_triangle(lowering *l, node_id n)
+{
+	triangle_params *p = low_alloc(l, sizeof *p);
+	nt form;
+	int64_t all;
+	TRY_MEM(p);
+	TRY(low_int(l, n, 0, 0, &p->rows));
+	TRY(low_int(l, n, 1, 0, &p->cols));
+	TRY(low_int(l, n, 2, 0, &p->shift));
+	TRY(low_form(l, n, 0, &form));
+	p->upper = low_what(l, n);
+	p->narrow = form.dtype == DT_I32;
+	if (form.ndim != 2 || form.size[0] != 2 || (form.dtype != DT_I64 && !p->narrow) || p->rows < 0 || p->cols < 0)
+		return fail(CLV_E_UNSUPPORTED, "places in a triangle are pairs of i64 or i32");
+	if (__builtin_mul_overflow(p->rows, p->cols, &all) || all > INT32_MAX || p->shift > INT32_MAX ||
+	    p->shift < -INT32_MAX)
+		return fail(CLV_E_OVERFLOW, "a triangle of more than 2^31 places");
+	p->n = form.size[1];
+	TRY(low_result(l, n, 0, &form, true, &p->out));
+	return low_step(l, run_triangle, p);
+}
+
 /* ---- the identity --------------------------------------------------------------------------------------------------------------- */
 
 static clv_status lower_eye(lowering *l, node_id n)
@@ -169,6 +225,8 @@ const native_op native_ops_fill[] = {
 	FILL(ones, FILL_WITH_1),
 	FILL(ones_like, FILL_WITH_1),
 	FILL(scalar_tensor, 0),
+	{.id = OP_tril_indices, .lower = lower_triangle},
+	{.id = OP_triu_indices, .lower = lower_triangle, .what = 1},
 	FILL(zeros, FILL_WITH_0),
 	FILL(zeros_like, FILL_WITH_0),
 	{.id = OP_UNKNOWN},

@@ -1062,6 +1062,65 @@ static clv_status lower_one_hot(lowering *l, node_id n)
 	return low_step(l, step_one_hot, x);
 }
 
+/* ---- masked_scatter ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct masked_copy {
+	slot to, mask, from;
+	nt where; /* the mask, spread over the result */
+	int64_t given;
+} masked_copy;
+
+static clv_status step_masked_copy(const void *params, frame *f)
+{
+	const masked_copy *x = params;
+	const nt *to = &f->t[x->to];
+	const char *from = f->t[x->from].data;
+	const uint8_t *mask = (const uint8_t *)f->t[x->mask].data;
+	int64_t bytes = (int64_t)dtype_bytes(to->dtype), taken = 0, n = nt_numel(to);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t at = 0, where = 0, rest = i;
+		for (uint32_t d = to->ndim; d-- > 0; rest /= to->size[d]) {
+			where += rest % to->size[d] * x->where.stride[d];
+			at += rest % to->size[d] * to->stride[d];
+		}
+		if (!mask[where])
+			continue;
+		if (taken == x->given)
+			return fail(CLV_E_INPUT, "masked_scatter: the source has fewer elements than the mask has ones");
+		memcpy(to->data + at * bytes, from + taken++ * bytes, (size_t)bytes);
+	}
+	return CLV_OK;
+}
+
+/* Elements of the source, one after the other, where the mask is true. */
+static clv_status lower_masked_copy(lowering *l, node_id n)
+{
+	masked_copy *x = low_alloc(l, sizeof *x);
+	slot of, source;
+	nt form, all;
+	TRY_MEM(x);
+	TRY(low_tensor(l, n, 0, &of));
+	TRY(low_tensor(l, n, 1, &x->mask));
+	TRY(low_tensor(l, n, 2, &source));
+	if (node_op(low_plan(l), n)->writes) {
+		TRY(low_in_place(l, n, &x->to));
+	} else {
+		TRY(low_form(l, n, 0, &form));
+		if (!nt_expand(low_at(l, of), form.ndim, form.size, &all))
+			return no_fit();
+		TRY(low_result(l, n, 0, &form, true, &x->to));
+		TRY(low_part(l, of, 0, &all, &of));
+		TRY(low_copy(l, of, x->to));
+	}
+	const nt to = *low_at(l, x->to), mask = *low_at(l, x->mask);
+	if (mask.dtype != DT_BOOL || !nt_expand(&mask, to.ndim, to.size, &x->where))
+		return no_fit();
+	TRY(low_same_type(l, source, x->to));
+	TRY(low_as_rows(l, source, &x->from));
+	x->given = nt_numel(low_at(l, source));
+	return low_step(l, step_masked_copy, x);
+}
+
 /* ---- refused -------------------------------------------------------------------------------------------------------------------------- */
 
 static const char *depends_on_data(const plan *p, node_id n)
@@ -1089,6 +1148,8 @@ const native_op native_ops_index[] = {
 	{.id = OP_index_put, .takes = takes_index_put, .lower = lower_index_put, .checks = true},
 	{.id = OP_index_put_, .takes = takes_index_put, .lower = lower_index_put, .checks = true},
 	{.id = OP_index_select, .takes = takes_any, .lower = lower_index_select},
+	{.id = OP_masked_scatter, .takes = takes_any, .lower = lower_masked_copy},
+	{.id = OP_masked_scatter_, .takes = takes_any, .lower = lower_masked_copy},
 	{.id = OP_masked_select, .takes = depends_on_data},
 	{.id = OP_nonzero, .takes = depends_on_data},
 	{.id = OP_one_hot, .takes = takes_any, .lower = lower_one_hot, .checks = true},

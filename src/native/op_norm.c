@@ -490,7 +490,69 @@ static clv_status lower_instance_norm(lowering *l, node_id n)
 	return lower_groups_of(l, n, p, low_at(l, p->x)->ndim > 1 ? low_at(l, p->x)->size[1] : 0, eps, 1);
 }
 
+/* ---- norms of weights ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct weight_norm {
+	slot v, g, out;
+	int64_t outer, n, inner; /* a number of g for each of n */
+} weight_norm;
+
+#define SCALED(type)                                                                                                   \
+	for (int64_t i = 0; i < p->n; i++) {                                                                               \
+		const type *v = (const type *)f->t[p->v].data + i * p->inner, *g = (const type *)f->t[p->g].data;              \
+		type *out = (type *)f->t[p->out].data + i * p->inner;                                                          \
+		double sum = 0;                                                                                                \
+		for (int64_t o = 0; o < p->outer; o++)                                                                         \
+			for (int64_t k = 0; k < p->inner; k++)                                                                     \
+				sum += (double)v[o * step + k] * (double)v[o * step + k];                                              \
+		type scale = (type)((double)g[i] / sqrt(sum));                                                                 \
+		for (int64_t o = 0; o < p->outer; o++)                                                                         \
+			for (int64_t k = 0; k < p->inner; k++)                                                                     \
+				out[o * step + k] = v[o * step + k] * scale;                                                           \
+	}
+
+static clv_status run_weight_norm(const void *params, frame *f)
+{
+	const weight_norm *p = params;
+	int64_t step = p->n * p->inner;
+	if (f->t[p->v].dtype == DT_F32)
+		SCALED(float)
+	else
+		SCALED(double)
+	return CLV_OK;
+}
+
+static const char *takes_weight_norm(const plan *p, node_id n)
+{
+	return native_floats(p, n, 2) ? NULL : "weights of other types than f32 or f64";
+}
+
+/* v * g / |v|; the norm is over all dimensions but `dim`, or over all with dim -1. */
+static clv_status lower_weight_norm(lowering *l, node_id n)
+{
+	weight_norm *p = low_alloc(l, sizeof *p);
+	int64_t dim;
+	nt form;
+	TRY_MEM(p);
+	TRY(low_tensor(l, n, 0, &p->v));
+	TRY(low_tensor(l, n, 1, &p->g));
+	TRY(low_int(l, n, 2, 0, &dim));
+	TRY(low_form(l, n, 0, &form));
+	const nt v = *low_at(l, p->v), g = *low_at(l, p->g);
+	if (dim < -1 || dim >= v.ndim || v.ndim != form.ndim || v.dtype != form.dtype || g.dtype != v.dtype ||
+	    memcmp(v.size, form.size, v.ndim * sizeof *v.size) != 0 || nt_numel(&g) != (dim < 0 ? 1 : v.size[dim]))
+		return fail(CLV_E_VERIFY, "a weight and its lengths do not fit together");
+	p->outer = p->n = p->inner = 1;
+	for (int64_t d = 0; d < v.ndim; d++)
+		*(dim < 0 || d > dim ? &p->inner : d < dim ? &p->outer : &p->n) *= v.size[d];
+	TRY(low_as_rows(l, p->v, &p->v));
+	TRY(low_as_rows(l, p->g, &p->g));
+	TRY(low_result(l, n, 0, &form, true, &p->out));
+	return nt_numel(&v) ? low_step(l, run_weight_norm, p) : CLV_OK;
+}
+
 const native_op native_ops_norm[] = {
+	{.id = OP__weight_norm, .takes = takes_weight_norm, .widens = true, .lower = lower_weight_norm},
 	{.id = OP__fused_rms_norm, .takes = takes_floats, .widens = true, .lower = lower_rows, .what = ROOT_MEAN_SQUARE},
 	{.id = OP__log_softmax, .lower = lower_softmax, .what = 1},
 	{.id = OP__softmax, .lower = lower_softmax},
@@ -502,5 +564,7 @@ const native_op native_ops_norm[] = {
 	{.id = OP_native_layer_norm, .takes = takes_floats, .widens = true, .lower = lower_rows},
 	{.id = OP_rms_norm, .takes = takes_floats, .widens = true, .lower = lower_rows, .what = ROOT_MEAN_SQUARE},
 	{.id = OP_softmax_int, .lower = lower_softmax},
+	{.id = OP_special_log_softmax, .lower = lower_softmax, .what = 1},
+	{.id = OP_special_softmax, .lower = lower_softmax},
 	{.id = OP_UNKNOWN},
 };

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "native/elementwise.h"
 #include "native/moves.h"
 #include "native/numbers.h"
 #include "tensor/tensor.h"
@@ -313,10 +314,10 @@ static clv_status lower_kthvalue(lowering *l, node_id n)
 /* ---- search ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct searching {
-	slot sequence, values, out;
-	int64_t lines, n, each; /* sequences; elements of one; values that are looked up in each */
-	bool one;               /* one sequence serves all */
-	bool right, narrow;     /* narrow: results are i32 */
+	slot sequence, values, sorter, out; /* sorter: NONE, or what sorts each sequence */
+	int64_t lines, n, each;             /* sequences; elements of one; values that are looked up in each */
+	bool one;                           /* one sequence serves all */
+	bool right, narrow;                 /* narrow: results are i32 */
 	uint8_t type;
 	_Alignas(8) char value[8]; /* where values is NONE */
 } searching;
@@ -326,8 +327,8 @@ typedef struct searching {
 	{                                                                                                                  \
 		const type *s = (const type *)sequence, v = *(const type *)wanted;                                             \
 		while (first < end) {                                                                                          \
-			int64_t mid = first + (end - first) / 2;                                                                   \
-			if (right ? !(s[mid] > v) : !(s[mid] >= v))                                                                \
+			int64_t mid = first + (end - first) / 2, at = sorter ? sorter[mid] : mid;                                  \
+			if (right ? !(s[at] > v) : !(s[at] >= v))                                                                  \
 				first = mid + 1;                                                                                       \
 			else                                                                                                       \
 				end = mid;                                                                                             \
@@ -335,7 +336,8 @@ typedef struct searching {
 		return first;                                                                                                  \
 	}
 
-static int64_t find(uint8_t dt, const char *sequence, int64_t end, const char *wanted, bool right)
+static int64_t find(uint8_t dt, const char *sequence, const int64_t *sorter, int64_t end, const char *wanted,
+                    bool right)
 {
 	int64_t first = 0;
 	switch (dt) {
@@ -353,11 +355,16 @@ static clv_status step_search(const void *params, frame *f)
 {
 	const searching *x = params;
 	int64_t bytes = (int64_t)dtype_bytes(x->type);
+	const int64_t *sorter = x->sorter == NONE ? NULL : (const int64_t *)f->t[x->sorter].data;
+	for (int64_t i = 0; sorter && i < nt_numel(&f->t[x->sorter]); i++)
+		if (sorter[i] < 0 || sorter[i] >= x->n)
+			return fail(CLV_E_INPUT, "torch.searchsorted(): sorter index out of range");
 	for (int64_t i = 0; i < x->lines; i++) {
-		const char *sequence = f->t[x->sequence].data + (x->one ? 0 : i * x->n * bytes);
+		int64_t line = x->one ? 0 : i * x->n;
+		const char *sequence = f->t[x->sequence].data + line * bytes;
 		for (int64_t j = i * x->each; j < (i + 1) * x->each; j++) {
 			const char *v = x->values == NONE ? x->value : f->t[x->values].data + j * bytes;
-			int64_t at = find(x->type, sequence, x->n, v, x->right);
+			int64_t at = find(x->type, sequence, sorter ? sorter + line : NULL, x->n, v, x->right);
 			if (x->narrow)
 				((int32_t *)f->t[x->out].data)[j] = (int32_t)at;
 			else
@@ -367,9 +374,57 @@ static clv_status step_search(const void *params, frame *f)
 	return CLV_OK;
 }
 
-/* Argument `s` is the sequences, `v` the values. */
-static clv_status give_search(lowering *l, node_id n, uint32_t s, uint32_t v, bool right)
+/* The type in which both are compared: torch's common one. */
+static clv_status compared_type(lowering *l, node_id n, const nt *sequence, uint32_t v, uint8_t *out)
 {
+	const plan *p = low_plan(l);
+	const arg *a = &p->args.at[p->nodes.at[n].args + v];
+	number_type own, other;
+	slot s;
+	term x[2] = {{.kind = TERM_TENSOR, .flat = true}, {.kind = TERM_NUMBER}};
+	bool ok = ew_type(sequence->dtype, &own);
+	if (low_is_number(l, n, v)) {
+		other = a->kind == ARG_BOOL ? NUM_BOOL : a->kind == ARG_INT ? NUM_I64 : NUM_F64;
+	} else {
+		TRY(low_tensor(l, n, v, &s));
+		ok = ok && ew_type(low_at(l, s)->dtype, &other);
+		x[1] = (term){.kind = TERM_TENSOR, .flat = low_at(l, s)->ndim > 0};
+	}
+	if (!ok)
+		return fail(CLV_E_UNSUPPORTED, "there is no kernel for these types");
+	x[0].type = (uint8_t)own, x[1].type = (uint8_t)other;
+	*out = ew_common_dtype(x, 2);
+	return CLV_OK;
+}
+
+static clv_status as_rows_of(lowering *l, uint8_t type, slot *s)
+{
+	slot from = *s;
+	nt form = *low_at(l, from);
+	if (form.dtype == type)
+		return low_as_rows(l, from, s);
+	form.dtype = type;
+	nt_rows(&form);
+	TRY(low_temp(l, &form, s));
+	return low_copy(l, from, *s);
+}
+
+static clv_status read_sorter(lowering *l, node_id n, uint32_t i, const nt *sequence, slot *out)
+{
+	TRY(low_tensor_or_none(l, n, i, out));
+	if (*out == NONE)
+		return CLV_OK;
+	if (low_at(l, *out)->dtype != DT_I64 || !same_but(low_at(l, *out), sequence, NONE))
+		return fail(CLV_E_VERIFY, "a sorter is i64 and has the sizes of the sequences");
+	return low_as_rows(l, *out, out);
+}
+
+enum { NO_SORTER = 99 };
+
+/* Argument `s` is the sequences, `v` the values. */
+static clv_status give_search(lowering *l, node_id n, uint32_t s, uint32_t v, bool right, uint32_t sorter)
+{
+	uint8_t type;
 	searching *x = low_alloc(l, sizeof *x);
 	slot sequence, values = NONE;
 	nt form;
@@ -381,44 +436,58 @@ static clv_status give_search(lowering *l, node_id n, uint32_t s, uint32_t v, bo
 	const nt many = *low_at(l, sequence);
 	if (many.ndim == 0 || (form.dtype != DT_I64 && form.dtype != DT_I32))
 		return no_fit();
-	*x = (searching){.n = many.size[many.ndim - 1], .type = many.dtype, .right = right, .lines = 1, .values = NONE};
+	TRY(compared_type(l, n, &many, v, &type));
+	*x = (searching){.n = many.size[many.ndim - 1], .type = type, .right = right, .lines = 1, .values = NONE};
+	TRY(read_sorter(l, n, sorter, &many, &x->sorter));
 	x->one = many.ndim == 1;
 	x->narrow = form.dtype == DT_I32;
 	x->each = nt_numel(&form);
 	if (values != NONE) {
 		const nt what = *low_at(l, values);
-		if (what.dtype != many.dtype || !same_but(&what, &form, NONE) ||
-		    (!x->one && !same_but(&many, &what, many.ndim - 1u)))
+		if (!same_but(&what, &form, NONE) || (!x->one && !same_but(&many, &what, many.ndim - 1u)))
 			return no_fit();
-		TRY(low_as_rows(l, values, &x->values));
+		TRY(as_rows_of(l, type, &values));
+		x->values = values;
 	} else if (form.ndim || !x->one) {
 		return no_fit();
 	} else {
-		TRY(low_element(l, n, v, many.dtype, x->value));
+		TRY(low_element(l, n, v, type, x->value));
 	}
 	if (!x->one) {
 		x->each = form.size[form.ndim - 1];
 		x->lines = x->each ? nt_numel(&form) / x->each : 0;
 	}
-	TRY(low_as_rows(l, sequence, &x->sequence));
+	TRY(as_rows_of(l, type, &sequence));
+	x->sequence = sequence;
 	TRY(low_result(l, n, 0, &form, true, &x->out));
 	return low_step(l, step_search, x);
+}
+
+/* Other types are rounded to halves before they are compared. */
+static const char *takes_search(const plan *p, node_id n)
+{
+	const node *x = &p->nodes.at[n];
+	const arg *a = &p->args.at[x->args];
+	uint8_t type[2] = {DT_COUNT, DT_COUNT};
+	for (uint32_t i = 0; i < 2 && i < x->nargs; i++)
+		type[i] = a[i].kind == ARG_VALUE ? p->values.at[a[i].u.v].dtype : DT_COUNT;
+	return type[0] == type[1] || !(is_half(type[0]) || is_half(type[1]))
+	           ? NULL
+	           : "16-bit numbers are searched among numbers of another type";
 }
 
 static clv_status lower_searchsorted(lowering *l, node_id n)
 {
 	bool right;
 	TRY(low_bool(l, n, 3, false, &right));
-	if (low_has(l, n, 5))
-		return fail(CLV_E_UNSUPPORTED, "a sorter is not supported");
-	return give_search(l, n, 0, 1, right || strcmp(low_str(l, n, 4), "right") == 0);
+	return give_search(l, n, 0, 1, right || strcmp(low_str(l, n, 4), "right") == 0, 5);
 }
 
 static clv_status lower_bucketize(lowering *l, node_id n)
 {
 	bool right;
 	TRY(low_bool(l, n, 3, false, &right));
-	return give_search(l, n, 1, 0, right);
+	return give_search(l, n, 1, 0, right, NO_SORTER);
 }
 
 /* ---- scans ------------------------------------------------------------------------------------------------------------------ */
@@ -640,15 +709,15 @@ const native_op native_ops_order[] = {
 	{.id = OP__shape_as_tensor, .lower = lower_shape},
 	{.id = OP_argsort, .lower = lower_sort, .what = SORT_ARGS},
 	{.id = OP_argsort_stable, .lower = lower_sort, .what = SORT_ARGS | SORT_STABLE},
-	{.id = OP_bucketize_Scalar, .lower = lower_bucketize},
-	{.id = OP_bucketize_Tensor, .lower = lower_bucketize},
+	{.id = OP_bucketize_Scalar, .takes = takes_search, .widens = true, .lower = lower_bucketize},
+	{.id = OP_bucketize_Tensor, .takes = takes_search, .widens = true, .lower = lower_bucketize},
 	{.id = OP_cummax, .lower = lower_scan, .what = SCAN_MAX},
 	{.id = OP_cummin, .lower = lower_scan, .what = SCAN_MIN},
 	{.id = OP_diff, .takes = takes_differences, .widens = true, .lower = lower_diff},
 	{.id = OP_kthvalue, .lower = lower_kthvalue},
 	{.id = OP_msort, .lower = lower_sort, .what = SORT_ROWS},
-	{.id = OP_searchsorted_Scalar, .lower = lower_searchsorted},
-	{.id = OP_searchsorted_Tensor, .lower = lower_searchsorted},
+	{.id = OP_searchsorted_Scalar, .takes = takes_search, .widens = true, .lower = lower_searchsorted},
+	{.id = OP_searchsorted_Tensor, .takes = takes_search, .widens = true, .lower = lower_searchsorted, .checks = true},
 	{.id = OP_sort, .lower = lower_sort},
 	{.id = OP_sort_stable, .lower = lower_sort, .what = SORT_STABLE},
 	{.id = OP_topk, .lower = lower_topk},

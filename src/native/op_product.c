@@ -185,17 +185,34 @@ static const char *takes_floats(const plan *p, node_id n)
 
 /* ---- einsum -------------------------------------------------------------------------------------------------------------- */
 
-/* An equation of two operands, "bij,bjk->bik": which letters each side has. */
+/* An equation of two operands, "bij,bjk->bik": which letters each side has. Dimensions of "..." are digits, the last one 7. */
 typedef struct equation {
 	char side[3][NT_DIMS + 1]; /* A, B, the result */
 } equation;
 
-static const char *read_side(const char *at, char *out, bool last)
+/* Letters of a side, spaces and dots left out. */
+static uint32_t letters_of(const char *at)
+{
+	uint32_t n = 0;
+	for (; *at && *at != ',' && *at != '-'; at++)
+		n += isalpha((unsigned char)*at) != 0;
+	return n;
+}
+
+/* hidden: the dimensions that "..." stands for. */
+static const char *read_side(const char *at, uint32_t hidden, char *out, bool last)
 {
 	uint32_t n = 0;
 	for (; *at && *at != ',' && strncmp(at, "->", 2) != 0; at++) {
 		if (*at == ' ')
 			continue;
+		if (strncmp(at, "...", 3) == 0 && !strpbrk(out, "01234567") && hidden + n <= NT_DIMS) {
+			for (uint32_t d = NT_DIMS - hidden; d < NT_DIMS; d++)
+				out[n++] = (char)('0' + d);
+			out[n] = 0;
+			at += 2;
+			continue;
+		}
 		if (!isalpha((unsigned char)*at) || n == NT_DIMS || memchr(out, *at, n))
 			return NULL;
 		out[n++] = *at;
@@ -219,27 +236,38 @@ static bool fits(const equation *e)
 	return true;
 }
 
-/* Without "->" the result has the letters that come once, in the order of their codes. */
+/* Without "->" the result has what "..." stands for, and the letters that come once, in the order of their codes. */
 static void imply(equation *e)
 {
 	uint32_t n = 0;
-	for (int c = 'A'; c <= 'z' && n < NT_DIMS; c++)
-		if (isalpha(c) && (strchr(e->side[0], c) != NULL) != (strchr(e->side[1], c) != NULL))
+	for (int c = '0'; c <= 'z' && n < NT_DIMS; c++) {
+		bool first = strchr(e->side[0], c) != NULL, second = strchr(e->side[1], c) != NULL;
+		if (isalpha(c) ? first != second : isdigit(c) && (first || second))
 			e->side[2][n++] = (char)c;
+	}
 	e->side[2][n] = 0;
 }
 
-static bool read_equation(const char *text, equation *e)
+static uint32_t hidden_of(const char *text, uint32_t ndim)
 {
+	uint32_t n = letters_of(text);
+	return ndim > n ? ndim - n : 0;
+}
+
+/* Of operands with so many dimensions. */
+static bool read_equation(const char *text, uint32_t a, uint32_t b, equation *e)
+{
+	const char *comma = strchr(text, ',');
+	uint32_t hidden[2] = {hidden_of(text, a), comma ? hidden_of(comma + 1, b) : 0};
 	*e = (equation){0};
-	text = read_side(text, e->side[0], false);
+	text = read_side(text, hidden[0], e->side[0], false);
 	if (!text || *text != ',')
 		return false;
 	bool arrow = strstr(text, "->") != NULL;
-	text = read_side(text + 1, e->side[1], !arrow);
+	text = read_side(text + 1, hidden[1], e->side[1], !arrow);
 	if (!text || *text == ',')
 		return false;
-	if (arrow && !read_side(text + 2, e->side[2], true))
+	if (arrow && !read_side(text + 2, hidden[0] > hidden[1] ? hidden[0] : hidden[1], e->side[2], true))
 		return false;
 	if (!arrow)
 		imply(e);
@@ -251,9 +279,14 @@ static const char *takes_einsum(const plan *p, node_id n)
 	const node *x = &p->nodes.at[n];
 	const arg *a = &p->args.at[x->args];
 	equation e;
-	if (x->nargs < 2 || a[0].kind != ARG_STR || a[1].kind != ARG_LIST || a[1].u.list.n != 2 ||
-	    !read_equation(plan_s(p, a[0].u.s), &e))
-		return "an equation is taken of two operands, without \"…\", diagonals and sums over one of them";
+	uint32_t ndim[2] = {0};
+	bool two = x->nargs >= 2 && a[0].kind == ARG_STR && a[1].kind == ARG_LIST && a[1].u.list.n == 2;
+	for (uint32_t i = 0; two && i < 2; i++) {
+		const arg *t = &p->args.at[a[1].u.list.first + i];
+		ndim[i] = t->kind == ARG_VALUE ? p->values.at[t->u.v].ndim : 0;
+	}
+	if (!two || !read_equation(plan_s(p, a[0].u.s), ndim[0], ndim[1], &e))
+		return "an equation is taken of two operands, without diagonals and sums over one of them";
 	return takes_product(p, n);
 }
 
@@ -351,11 +384,11 @@ static clv_status lower_einsum(lowering *l, node_id n)
 	slot *s, b, result, whole;
 	uint32_t count;
 	char right[2 * NT_DIMS + 1] = {0};
-	if (!read_equation(low_str(l, n, 0), &e))
-		return fail(CLV_E_UNSUPPORTED, "an equation of einsum is not taken");
 	TRY(low_tensors(l, n, 1, &s, &count));
 	if (count != 2)
 		return fail(CLV_E_UNSUPPORTED, "einsum of %u operands", count);
+	if (!read_equation(low_str(l, n, 0), low_at(l, s[0])->ndim, low_at(l, s[1])->ndim, &e))
+		return fail(CLV_E_UNSUPPORTED, "an equation of einsum is not taken");
 	TRY(same_letters(l, s, &e));
 	sort_letters(&e, &o);
 	TRY(einsum_result(l, n, &e, &o, &m, &result));
@@ -375,8 +408,36 @@ static clv_status lower_einsum(lowering *l, node_id n)
 	return whole == result ? CLV_OK : low_copy(l, whole, result);
 }
 
+static const char *takes_grouped(const plan *p, node_id n)
+{
+	const node *x = &p->nodes.at[n];
+	const arg *a = &p->args.at[x->args], *r = &p->args.at[x->results];
+	if (x->nargs < 3 || a[0].kind != ARG_VALUE || a[1].kind != ARG_VALUE || a[2].kind != ARG_VALUE ||
+	    p->values.at[a[0].u.v].ndim != 2 || p->values.at[a[1].u.v].ndim != 3)
+		return "groups are taken of rows, with a matrix for each";
+	uint8_t type = p->values.at[a[0].u.v].dtype;
+	if ((x->nargs > 3 && a[3].kind != ARG_NONE) || native_dtype(p, a[0].u.v) != DT_F32 ||
+	    p->values.at[a[1].u.v].dtype != type || r->kind != ARG_VALUE || p->values.at[r->u.v].dtype != type)
+		return "groups are taken of f32, f16 or bf16, all of one type and without a bias";
+	return NULL;
+}
+
+static clv_status lower_grouped(lowering *l, node_id n)
+{
+	multiply m = {.d = NONE, .alpha = 1};
+	slot ends;
+	nt form;
+	TRY(low_tensor(l, n, 0, &m.a));
+	TRY(low_tensor(l, n, 1, &m.b));
+	TRY(low_tensor(l, n, 2, &ends));
+	TRY(low_form(l, n, 0, &form));
+	TRY(low_result(l, n, 0, &form, false, &m.c));
+	return mul_grouped(l, &m, ends);
+}
+
 const native_op native_ops_product[] = {
 	{.id = OP__addmm_activation, .takes = takes_floats, .lower = lower_add_activate},
+	{.id = OP__grouped_mm, .takes = takes_grouped, .lower = lower_grouped, .checks = true},
 	{.id = OP_addbmm, .takes = takes_product, .lower = lower_add_batches},
 	{.id = OP_addmm, .takes = takes_product, .lower = lower_add_to},
 	{.id = OP_addmv, .takes = takes_product, .lower = lower_add_to},
@@ -384,6 +445,8 @@ const native_op native_ops_product[] = {
 	{.id = OP_bmm, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_dot, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_einsum, .takes = takes_einsum, .lower = lower_einsum},
+	{.id = OP_ger, .takes = takes_product, .lower = lower_outer},
+	{.id = OP_linalg_matmul, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_linear, .takes = takes_product, .lower = lower_linear},
 	{.id = OP_matmul, .takes = takes_product, .lower = lower_matmul},
 	{.id = OP_mm, .takes = takes_product, .lower = lower_matmul},

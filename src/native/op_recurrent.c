@@ -1,4 +1,5 @@
-/* Recurrent layers: LSTM (also with projections), GRU and simple ones, several layers, both ways, padded or packed sequences.
+/* Recurrent layers: LSTM (also with projections), GRU and simple ones, several layers, both ways, padded or packed sequences; and
+ * their cells, which are one time step.
  *
  * The inputs of all time steps are multiplied by their weights at once; then one step of the program goes through time. A
  * sequence is rows of data: time step t has the rows of all sequences that are so long, those of the longest first. Padded
@@ -15,7 +16,7 @@ enum { LSTM = 1, GRU, RNN_TANH, RNN_RELU, PACKED = 8 }; /* what: one of the firs
 typedef struct recurrent {
 	uint32_t kind;
 	uint8_t type; /* f32 or f64 */
-	bool packed, biases, both_ways, batch_first;
+	bool packed, cell, biases, both_ways, batch_first;
 	int64_t layers, ways, steps, batch, rows, hidden, given; /* rows: of all time steps; given: to the next step */
 	int64_t gates;                                           /* numbers that a cell has for each hidden one */
 	slot sizes;                                              /* packed: how many rows each time step has */
@@ -296,6 +297,8 @@ static clv_status read_state(lowering *l, node_id n, uint32_t i, recurrent *r)
 		r->h0 = both[0];
 		r->c0 = both[1];
 	}
+	for (int k = 0; r->cell && k < 2; k++) /* as that of one layer */
+		TRY(mul_with_one(l, k ? r->c0 : r->h0, 0, k ? &r->c0 : &r->h0));
 	if (r->h0 == NONE || r->c0 == NONE || low_at(l, r->h0)->ndim != 3 || low_at(l, r->c0)->ndim != 3)
 		return fail(CLV_E_VERIFY, "the state that a recurrent layer begins with has three dimensions");
 	r->batch = low_at(l, r->h0)->size[1];
@@ -403,6 +406,48 @@ static clv_status lower_recurrent(lowering *l, node_id n)
 	TRY(read_options(l, n, state + 1, &r));
 	TRY(read_input(l, n, &r, &x));
 	return lower_layers(l, n, &r, x);
+}
+
+static clv_status read_weights(lowering *l, node_id n, recurrent *r)
+{
+	r->params = low_alloc(l, 4 * sizeof *r->params);
+	TRY_MEM(r->params);
+	for (uint32_t i = 0; i < 4; i++)
+		TRY(low_tensor_or_none(l, n, 2 + i, &r->params[i]));
+	r->biases = r->params[2] != NONE;
+	for (uint32_t i = 0; i < 4; i++)
+		if (i < 2 || r->biases ? r->params[i] == NONE || low_at(l, r->params[i])->dtype != r->type
+		                       : r->params[i] != NONE)
+			return fail(CLV_E_UNSUPPORTED,
+			            "a weight of a recurrent cell is missing, or has another type than its input");
+	r->each = r->biases ? 4 : 2;
+	return CLV_OK;
+}
+
+static clv_status cell_result(lowering *l, node_id n, uint32_t i, const recurrent *r, slot *out)
+{
+	nt form = {.dtype = r->type, .ndim = 2, .size = {r->batch, r->given}, .stride = {r->given, 1}};
+	TRY(low_result(l, n, i, &form, false, out));
+	return mul_with_one(l, *out, 0, out);
+}
+
+static clv_status lower_cell(lowering *l, node_id n)
+{
+	recurrent r = {.kind = low_what(l, n) & 7, .cell = true, .layers = 1, .ways = 1, .steps = 1, .sizes = NONE};
+	slot x, y, ends[2];
+	TRY(low_tensor(l, n, 0, &x));
+	r.type = low_at(l, x)->dtype;
+	TRY(read_state(l, n, 1, &r));
+	TRY(read_weights(l, n, &r));
+	r.rows = r.batch;
+	r.gates = r.kind == LSTM ? 4 : r.kind == GRU ? 3 : 1;
+	if (low_at(l, x)->ndim != 2 || low_at(l, x)->size[0] != r.batch || r.hidden != r.given)
+		return fail(CLV_E_VERIFY, "the input of a recurrent cell does not fit its state");
+	TRY(cell_result(l, n, 0, &r, &ends[0]));
+	if (r.kind == LSTM)
+		TRY(cell_result(l, n, 1, &r, &ends[1]));
+	TRY(rows_of(l, r.type, r.rows, r.given, &y));
+	return lower_way(l, &r, 0, x, y, ends);
 }
 
 static const char *takes_recurrent(const plan *p, node_id n)
@@ -549,9 +594,17 @@ static clv_status lower_pad_packed(lowering *l, node_id n)
 	{                                                                                                                  \
 		.id = OP_##op, .takes = takes_recurrent, .widens = true, .lower = lower_recurrent, .what = (kind)              \
 	}
+#define A_CELL(op, kind)                                                                                               \
+	{                                                                                                                  \
+		.id = OP_##op, .takes = takes_recurrent, .widens = true, .lower = lower_cell, .what = (kind)                   \
+	}
 const native_op native_ops_recurrent[] = {
 	{.id = OP__pack_padded_sequence, .takes = takes_any, .lower = lower_pack, .checks = true},
 	{.id = OP__pad_packed_sequence, .takes = takes_any, .lower = lower_pad_packed, .checks = true},
+	A_CELL(gru_cell, GRU),
+	A_CELL(lstm_cell, LSTM),
+	A_CELL(rnn_relu_cell, RNN_RELU),
+	A_CELL(rnn_tanh_cell, RNN_TANH),
 	RECURRENT(gru_data, GRU | PACKED),
 	RECURRENT(gru_input, GRU),
 	RECURRENT(lstm_data, LSTM | PACKED),

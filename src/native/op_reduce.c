@@ -398,13 +398,16 @@ static clv_status lower_scan(lowering *l, node_id n)
 	TRY(low_tensor(l, n, 0, &x));
 	TRY(low_dim(l, n, 1, 0, low_at(l, x)->ndim, &dim));
 	TRY(low_form(l, n, 0, &form));
-	if (!ew_type(form.dtype, &p->type) || (p->type != NUM_F32 && p->type != NUM_F64 && p->type != NUM_I64))
-		return fail(CLV_E_UNSUPPORTED, "running sums are f32, f64 or i64");
+	if (!ew_type(form.dtype, &p->type))
+		return fail(CLV_E_UNSUPPORTED, "there is no kernel for %s", dtype_name((dtype)form.dtype));
+	bool narrow = !is_float(p->type) && p->type != NUM_I64;
+	uint8_t type = narrow ? DT_I64 : form.dtype;
+	p->type = narrow ? NUM_I64 : p->type;
 	lie = *low_at(l, x);
 	if (lie.ndim != form.ndim || memcmp(lie.size, form.size, form.ndim * sizeof *form.size) != 0)
 		return fail(CLV_E_VERIFY, "the result has another size than the argument");
-	if (lie.dtype != form.dtype) {
-		lie.dtype = form.dtype;
+	if (lie.dtype != type) {
+		lie.dtype = type;
 		nt_rows(&lie);
 		TRY(low_temp(l, &lie, &y));
 		TRY(low_copy(l, x, y));
@@ -413,8 +416,74 @@ static clv_status lower_scan(lowering *l, node_id n)
 	TRY(low_grid(l, x, lie.ndim ? 1u << dim : 0, false, &p->g));
 	for (uint32_t d = 0; d < form.ndim; d++)
 		form.stride[d] = p->g.lie.stride[d];
+	TRY(low_result(l, n, 0, &form, true, &y));
+	p->out = y;
+	form.dtype = DT_I64;
+	if (narrow) /* in 64 bits, as torch does; then cut off */
+		TRY(low_temp(l, &form, &p->out));
+	TRY(low_step(l, run_scan, p));
+	return low_copy(l, p->out, y);
+}
+
+/* ---- histograms ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct bins_params {
+	slot x, out;
+	int64_t n, bins;
+	double low, high; /* equal: the smallest and the largest element */
+} bins_params;
+
+#define COUNT(type)                                                                                                    \
+	{                                                                                                                  \
+		const type *x = (const type *)f->t[p->x].data;                                                                 \
+		type *out = (type *)f->t[p->out].data, low = (type)p->low, high = (type)p->high;                               \
+		memset(out, 0, (size_t)p->bins * sizeof *out);                                                                 \
+		for (int64_t i = 0; p->low == p->high && i < p->n; i++) {                                                      \
+			low = i == 0 || x[i] < low ? x[i] : low;                                                                   \
+			high = i == 0 || x[i] > high ? x[i] : high;                                                                \
+		}                                                                                                              \
+		if (low == high)                                                                                               \
+			low -= 1, high += 1;                                                                                       \
+		if (!isfinite(high - low))                                                                                     \
+			return fail(CLV_E_INPUT, "torch.histc: range of [%g, %g] is not finite", (double)low, (double)high);       \
+		for (int64_t i = 0; i < p->n; i++) {                                                                           \
+			if (!(x[i] >= low && x[i] <= high))                                                                        \
+				continue;                                                                                              \
+			int64_t at = (int64_t)((x[i] - low) * (type)p->bins / (high - low));                                       \
+			out[at < 0 ? 0 : at < p->bins ? at : p->bins - 1] += 1;                                                    \
+		}                                                                                                              \
+		return CLV_OK;                                                                                                 \
+	}
+
+static clv_status run_bins(const void *params, frame *f)
+{
+	const bins_params *p = params;
+	if (f->t[p->x].dtype == DT_F32)
+		COUNT(float)
+	COUNT(double)
+}
+
+static const char *takes_bins(const plan *p, node_id n)
+{
+	return native_floats(p, n, 1) ? NULL : "histograms of other types than f32 or f64";
+}
+
+static clv_status lower_bins(lowering *l, node_id n)
+{
+	bins_params *p = low_alloc(l, sizeof *p);
+	nt form;
+	TRY_MEM(p);
+	TRY(low_tensor(l, n, 0, &p->x));
+	TRY(low_int(l, n, 1, 100, &p->bins));
+	TRY(low_real(l, n, 2, 0, &p->low));
+	TRY(low_real(l, n, 3, 0, &p->high));
+	TRY(low_form_of_type(l, n, 0, low_at(l, p->x)->dtype, &form));
+	if (form.ndim != 1 || form.size[0] != p->bins || p->bins < 1 || !isfinite(p->high - p->low) || p->low > p->high)
+		return fail(CLV_E_VERIFY, "a histogram has other bins than its result, or no range");
+	p->n = nt_numel(low_at(l, p->x));
+	TRY(low_as_rows(l, p->x, &p->x));
 	TRY(low_result(l, n, 0, &form, true, &p->out));
-	return low_step(l, run_scan, p);
+	return low_step(l, run_bins, p);
 }
 
 #define ROW(name, op, dims, own)                                                                                       \
@@ -438,6 +507,7 @@ const native_op native_ops_reduce[] = {
 	{.id = OP_cumprod, .lower = lower_scan, .what = 1},
 	{.id = OP_cumsum, .lower = lower_scan},
 	ROW(frobenius_norm_dim, NORM, 1, 15),
+	{.id = OP_histc, .takes = takes_bins, .widens = true, .lower = lower_bins, .checks = true},
 	ROW(linalg_vector_norm, NORM, 2, 1),
 	ROW(logsumexp, LOGSUMEXP, 1, 15),
 	ROW(max, MAX, 15, 15),
@@ -451,15 +521,18 @@ const native_op native_ops_reduce[] = {
 	ROW(norm_ScalarOpt_dim_dtype, NORM, 2, 1),
 	ROW(prod, PROD, 15, 15),
 	ROW(prod_dim_int, PROD, 1, 15),
+	ROW(special_logsumexp, LOGSUMEXP, 1, 15),
 	ROW(std, STD, 15, 1),
 	ROW(std_correction, STD, 1, 2),
 	ROW(std_dim, STD, 1, 2),
 	ROW(std_mean_correction, STD, 1, 2),
+	ROW(std_mean_dim, STD, 1, 2),
 	ROW(sum, SUM, 15, 15),
 	ROW(sum_dim_IntList, SUM, 1, 15),
 	ROW(var, VAR, 15, 1),
 	ROW(var_correction, VAR, 1, 2),
 	ROW(var_dim, VAR, 1, 2),
 	ROW(var_mean_correction, VAR, 1, 2),
+	ROW(var_mean_dim, VAR, 1, 2),
 	{.id = OP_UNKNOWN},
 };

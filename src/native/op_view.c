@@ -643,16 +643,32 @@ static clv_status lower_contiguous(lowering *l, node_id n)
 	return low_copy(l, of, out);
 }
 
+/* Views that have all elements of row-major memory in their order. */
+static bool keeps_order(uint16_t op)
+{
+	return op == OP_view || op == OP_reshape || op == OP__unsafe_view || op == OP_flatten_using_ints ||
+	       op == OP_unflatten_int || op == OP_unsqueeze || op == OP_squeeze || op == OP_squeeze_dim ||
+	       op == OP_contiguous || op == OP_alias || op == OP_detach;
+}
+
 /* Strides are those of the memory in torch: it must be row-major, and the argument all of it. */
 static const char *takes_as_strided(const plan *p, node_id n)
 {
 	const node *x = &p->nodes.at[n];
-	const arg *a = &p->args.at[x->args];
-	const value *v = x->nargs && a->kind == ARG_VALUE ? &p->values.at[a->u.v] : NULL;
-	/* A result keeps the order of memory of its arguments, which plans do not say. */
-	bool made = v && v->kind == VALUE_RESULT && p->nodes.at[v->def].op_id != OP_contiguous;
-	return v && !made && v->alias == NONE && v->strides == NONE ? NULL
-	                                                            : "its argument is a view, or may not be row-major";
+	while (x->nargs && p->args.at[x->args].kind == ARG_VALUE) {
+		const value *v = &p->values.at[p->args.at[x->args].u.v];
+		if (v->strides != NONE || (v->alias != NONE && v->kind != VALUE_RESULT))
+			break;
+		/* A result keeps the order of memory of its arguments, which plans do not say. */
+		if (v->alias == NONE && v->kind == VALUE_RESULT && p->nodes.at[v->def].op_id != OP_contiguous)
+			break;
+		if (v->alias == NONE)
+			return NULL;
+		x = &p->nodes.at[v->def];
+		if (!keeps_order(x->op_id))
+			break;
+	}
+	return "its argument is a view, or may not be row-major";
 }
 
 static clv_status lower_as_strided(lowering *l, node_id n)
@@ -742,6 +758,23 @@ static clv_status lower_meshgrid(lowering *l, node_id n)
 	return CLV_OK;
 }
 
+/* All to the sizes that they have together. */
+static clv_status lower_broadcast(lowering *l, node_id n)
+{
+	uint32_t count;
+	slot *of;
+	nt form, t;
+	TRY(low_tensors(l, n, 0, &of, &count));
+	TRY(results_are(l, n, count));
+	for (uint32_t k = 0; k < count; k++) {
+		TRY(low_form(l, n, k, &form));
+		if (!nt_expand(low_at(l, of[k]), form.ndim, form.size, &t))
+			return fail(CLV_E_VERIFY, "the tensors do not have the sizes of the results");
+		TRY(give_view(l, n, k, of[k], 0, &t));
+	}
+	return CLV_OK;
+}
+
 const native_op native_ops_view[] = {
 	{.id = OP_alias, .takes = takes_any, .lower = lower_same},
 	{.id = OP_alpha_dropout, .takes = takes_dropout, .lower = lower_same},
@@ -750,6 +783,7 @@ const native_op native_ops_view[] = {
 	{.id = OP_atleast_1d, .takes = takes_any, .lower = lower_atleast, .what = 1},
 	{.id = OP_atleast_2d, .takes = takes_any, .lower = lower_atleast, .what = 2},
 	{.id = OP_atleast_3d, .takes = takes_any, .lower = lower_atleast, .what = 3},
+	{.id = OP_broadcast_tensors, .takes = takes_any, .lower = lower_broadcast},
 	{.id = OP_broadcast_to, .takes = takes_any, .lower = lower_expand},
 	{.id = OP_chunk, .takes = takes_any, .lower = lower_chunk},
 	{.id = OP_contiguous, .takes = takes_any, .lower = lower_contiguous},
@@ -799,6 +833,9 @@ const native_op native_ops_view[] = {
 	{.id = OP_unbind_int, .takes = takes_any, .lower = lower_unbind},
 	{.id = OP_unflatten_int, .takes = takes_any, .lower = lower_unflatten},
 	{.id = OP_unfold, .takes = takes_any, .lower = lower_unfold},
+	{.id = OP_unsafe_chunk, .takes = takes_any, .lower = lower_chunk},
+	{.id = OP_unsafe_split_Tensor, .takes = takes_any, .lower = lower_split},
+	{.id = OP_unsafe_split_with_sizes, .takes = takes_any, .lower = lower_split_sizes},
 	{.id = OP_unsqueeze, .takes = takes_any, .lower = lower_unsqueeze},
 	{.id = OP_view, .takes = takes_any, .lower = lower_reshape},
 	{.id = OP_view_as, .takes = takes_any, .lower = lower_reshape_as},

@@ -45,6 +45,8 @@ static void take_value(void *ctx, value_id v)
 		t->why = "a tensor of it is sparse or nested";
 	else if (strcmp(plan_s(t->p, x->device), "cpu") != 0)
 		t->why = "a tensor of it is not on the CPU";
+	else if (x->dtype == DT_C32 || x->dtype == DT_C64 || x->dtype == DT_C128)
+		t->why = "a tensor of it is complex";
 	else if (!has_type(x->dtype))
 		t->why = "there is no kernel for a dtype of it";
 	else if (x->ndim > NT_DIMS)
@@ -67,15 +69,44 @@ static const char *take_writes(const plan *p, const node *x)
 	return alias_root(p, r->u.v) == alias_root(p, a->u.v) ? NULL : "it returns something else than it writes";
 }
 
+typedef struct reader {
+	const plan *p;
+	node_id maker;
+	bool found;
+} reader;
+
+static void see_use(void *ctx, value_id v)
+{
+	reader *r = ctx;
+	const value *x = &r->p->values.at[v];
+	r->found |= x->kind == VALUE_RESULT && x->def == r->maker;
+}
+
+bool native_skips(const plan *p, node_id n)
+{
+	enum { FAR = 4096 }; /* nodes: plans may have any number of draws */
+	reader r = {.p = p, .maker = n};
+	if (!node_draws(p, n) || p->nodes.at[n].nwrites || p->nodes.n - n > FAR)
+		return false;
+	for (node_id k = n + 1; k < p->nodes.n && !r.found; k++)
+		node_each_use(p, k, see_use, &r);
+	plan_each_output(p, see_use, &r);
+	for (uint32_t i = 0; i < p->rebinds.n; i++)
+		see_use(&r, p->rebinds.at[i].value);
+	return !r.found;
+}
+
 const char *native_takes(const plan *p, node_id n)
 {
 	const node *x = &p->nodes.at[n];
 	const native_op *o = native_op_of(x->op_id);
+	if (native_skips(p, n))
+		return NULL;
+	if (node_draws(p, n))
+		return "it draws random numbers";
 	if (!o)
 		return "there is no kernel for this operator";
 	taking t = {.p = p, .checks = true}; /* arguments: by the node that makes them */
-	if (node_draws(p, n))
-		return "it draws random numbers";
 	if (node_takes(p, n, NONE))
 		return "it takes a number that is read from data";
 	if (p->contexts.at[x->context].nautocast)

@@ -55,6 +55,14 @@ static number_type common_type(const term *x, unsigned n)
 	return t == NUM_COUNT ? NUM_F32 : t;
 }
 
+uint8_t ew_common_dtype(const term *x, unsigned n)
+{
+	static const uint8_t types[NUM_COUNT] = {
+		[NUM_F32] = DT_F32, [NUM_F64] = DT_F64, [NUM_I64] = DT_I64, [NUM_I32] = DT_I32,
+		[NUM_I16] = DT_I16, [NUM_I8] = DT_I8,   [NUM_U8] = DT_U8,   [NUM_BOOL] = DT_BOOL};
+	return types[common_type(x, n)];
+}
+
 static number_type float_type(number_type t)
 {
 	return is_float(t) ? t : NUM_F32;

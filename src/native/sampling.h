@@ -17,14 +17,14 @@ static REAL SAMPLING(reflected)(REAL at, int64_t low, int64_t high)
 	return (rest < there_and_back - rest ? rest : there_and_back - rest) + first;
 }
 
-/* Inside of the image, unless padding is zeros. nan becomes 0, as in torch. */
-static REAL SAMPLING(padded)(REAL at, int64_t size, sample_padding padding, bool corners)
+/* Inside of the image, unless padding is zeros. As in torch nan becomes the first pixel of an image, the last of a volume. */
+static REAL SAMPLING(padded)(REAL at, const sampling *s, int64_t size)
 {
-	if (padding == PAD_ZEROS)
+	if (s->padding == PAD_ZEROS)
 		return at;
-	if (padding == PAD_REFLECTION)
-		at = corners ? SAMPLING(reflected)(at, 0, 2 * (size - 1)) : SAMPLING(reflected)(at, -1, 2 * size - 1);
-	at = at > 0 ? at : 0;
+	if (s->padding == PAD_REFLECTION)
+		at = s->corners ? SAMPLING(reflected)(at, 0, 2 * (size - 1)) : SAMPLING(reflected)(at, -1, 2 * size - 1);
+	at = at > 0 || (s->volume && at != at) ? at : 0;
 	return at < (REAL)(size - 1) ? at : (REAL)(size - 1);
 }
 
@@ -46,7 +46,7 @@ static int SAMPLING(taps)(const sampling *s, REAL at, int64_t size, int64_t *ind
 {
 	at = SAMPLING(to_pixels)(at, size, s->corners);
 	if (s->way != SAMPLE_CUBIC)
-		at = SAMPLING(padded)(at, size, s->padding, s->corners);
+		at = SAMPLING(padded)(at, s, size);
 	if (s->way == SAMPLE_NEAREST) {
 		index[0] = SAMPLING(index)(REAL_FN(nearbyint)(at), size);
 		weight[0] = 1;
@@ -60,42 +60,57 @@ static int SAMPLING(taps)(const sampling *s, REAL at, int64_t size, int64_t *ind
 	}
 	for (int k = 0; k < 4; k++) {
 		weight[k] = SAMPLING(cubic)((REAL)(k - 1) - part);
-		index[k] = SAMPLING(index)(SAMPLING(padded)(first + (REAL)(k - 1), size, s->padding, s->corners), size);
+		index[k] = SAMPLING(index)(SAMPLING(padded)(first + (REAL)(k - 1), s, size), size);
 	}
 	return 4;
 }
 
-static void SAMPLING(pixel)(const sampling *s, const REAL *in, REAL y, REAL x, REAL *out)
+/* from NULL: outside. A coordinate that is no number shows in an image alone. */
+static void SAMPLING(add)(const sampling *s, const REAL *from, REAL weight, REAL *out)
 {
-	int64_t row[4], col[4];
-	REAL down[4], across[4];
-	int rows = SAMPLING(taps)(s, y, s->in_size[0], row, down), cols = SAMPLING(taps)(s, x, s->in_size[1], col, across);
+	for (int64_t c = 0; from && c < s->channels; c++)
+		out[c] += weight * from[c];
+	for (int64_t c = 0; !from && !s->volume && weight != weight && c < s->channels; c++)
+		out[c] = weight;
+}
+
+static void SAMPLING(pixel)(const sampling *s, const REAL *in, const REAL at[3], REAL *out)
+{
+	int64_t index[3][4] = {{0}};
+	REAL weight[3][4] = {{1}};
+	int taps[3] = {1};
+	for (int d = s->volume ? 0 : 1; d < 3; d++)
+		taps[d] = SAMPLING(taps)(s, at[d], s->in_size[d], index[d], weight[d]);
 	for (int64_t c = 0; c < s->channels; c++)
 		out[c] = 0;
-	for (int j = 0; j < rows; j++)
-		for (int i = 0; i < cols; i++) {
-			REAL weight = down[j] * across[i];
-			bool inside = row[j] >= 0 && col[i] >= 0;
-			const REAL *from = inside ? in + row[j] * s->in_stride[0] + col[i] * s->in_stride[1] : NULL;
-			for (int64_t c = 0; inside && c < s->channels; c++)
-				out[c] += weight * from[c];
-			for (int64_t c = 0; !inside && weight != weight && c < s->channels; c++)
-				out[c] = weight; /* a coordinate that is no number */
-		}
+	for (int k = 0; k < taps[0]; k++)
+		for (int j = 0; j < taps[1]; j++)
+			for (int i = 0; i < taps[2]; i++) {
+				int64_t z = index[0][k], y = index[1][j], x = index[2][i];
+				bool inside = z >= 0 && y >= 0 && x >= 0;
+				const int64_t *step = s->in_stride;
+				const REAL *from = inside ? in + z * step[0] + y * step[1] + x * step[2] : NULL;
+				SAMPLING(add)(s, from, weight[0][k] * weight[1][j] * weight[2][i], out);
+			}
 }
 
 static void SAMPLING(rows)(void *ctx, int64_t first, int64_t end, int thread)
 {
 	const sampling_run *r = ctx;
 	const sampling *s = r->s;
+	int64_t coordinate = s->grid_coordinate;
 	(void)thread;
 	for (int64_t i = first; i < end; i++) {
-		int64_t number = i / s->out_size[0], row = i % s->out_size[0];
+		int64_t row = i % s->out_size[1], plane = i / s->out_size[1] % s->out_size[0];
+		int64_t number = i / s->out_size[1] / s->out_size[0];
 		const REAL *in = (const REAL *)r->in + number * s->in_image;
-		const REAL *grid = (const REAL *)r->grid + number * s->grid_stride[0] + row * s->grid_stride[1];
-		REAL *out = (REAL *)r->out + number * s->out_image + row * s->out_stride[0];
-		for (int64_t x = 0; x < s->out_size[1]; x++, grid += s->grid_stride[2], out += s->out_stride[1])
-			SAMPLING(pixel)(s, in, grid[s->grid_stride[3]], grid[0], out);
+		const REAL *grid =
+			(const REAL *)r->grid + number * s->grid_image + plane * s->grid_stride[0] + row * s->grid_stride[1];
+		REAL *out = (REAL *)r->out + number * s->out_image + plane * s->out_stride[0] + row * s->out_stride[1];
+		for (int64_t x = 0; x < s->out_size[2]; x++, grid += s->grid_stride[2], out += s->out_stride[2]) {
+			const REAL at[3] = {s->volume ? grid[2 * coordinate] : 0, grid[coordinate], grid[0]};
+			SAMPLING(pixel)(s, in, at, out);
+		}
 	}
 }
 

@@ -106,6 +106,7 @@ static clv_status widen_slot(lowering *l, slot s, slot *out)
 typedef struct widening {
 	lowering *l;
 	clv_status st;
+	value_id kept; /* is not widened; NONE: there is none */
 } widening;
 
 static void widen_arg(void *ctx, value_id v)
@@ -113,7 +114,7 @@ static void widen_arg(void *ctx, value_id v)
 	widening *w = ctx;
 	lowering *l = w->l;
 	slot s = l->s->slot_of[v], wide;
-	if (w->st != CLV_OK || !is_half_tensor(l->p, v) || s == NONE || !is_half(low_at(l, s)->dtype))
+	if (w->st != CLV_OK || v == w->kept || !is_half_tensor(l->p, v) || s == NONE || !is_half(low_at(l, s)->dtype))
 		return;
 	w->st = widen_slot(l, s, &wide);
 	if (w->st == CLV_OK)
@@ -124,9 +125,22 @@ static void widen_arg(void *ctx, value_id v)
 
 /* ---- a node ---------------------------------------------------------------------------------------------------------------- */
 
+/* NONE: it is not constant, or another argument, too. */
+static value_id kept_of(const lowering *l, node_id n, uint32_t i)
+{
+	const node *x = &l->p->nodes.at[n];
+	value_id v = i && i < x->nargs ? arg_value(&l->p->args.at[x->args + i]) : NONE;
+	if (v == NONE || l->s->slot_of[v] == NONE || !low_is_constant(l, l->s->slot_of[v]))
+		return NONE;
+	for (uint32_t k = 0; k < x->nargs; k++)
+		if (k != i && arg_value(&l->p->args.at[x->args + k]) == v)
+			return NONE;
+	return v;
+}
+
 clv_status widen_start(lowering *l, node_id n, const native_op *o)
 {
-	widening w = {.l = l};
+	widening w = {.l = l, .kept = kept_of(l, n, o->keeps)};
 	l->widens = (!o->takes || o->widens) && has_halves(l->p, n);
 	if (l->widens)
 		node_each_arg(l->p, n, widen_arg, &w);

@@ -135,11 +135,11 @@ static void six_of(const double g[3], double out[6])
 	out[5] = g[2];
 }
 
-static void weight_tile(const float *g, int64_t row, int64_t col, float *out, int64_t plane)
+static void weight_tile(const float g[9], float *out, int64_t plane)
 {
 	double part[3][TILE_IN], line[TILE_IN];
 	for (int y = 0; y < 3; y++)
-		six_of((double[3]){g[y * row], g[y * row + col], g[y * row + 2 * col]}, part[y]);
+		six_of((double[3]){g[3 * y], g[3 * y + 1], g[3 * y + 2]}, part[y]);
 	for (int x = 0; x < TILE_IN; x++) {
 		six_of((double[3]){part[0][x], part[1][x], part[2][x]}, line);
 		for (int y = 0; y < TILE_IN; y++)
@@ -147,18 +147,20 @@ static void weight_tile(const float *g, int64_t row, int64_t col, float *out, in
 	}
 }
 
-void tiles_pack(const conv *c, int vector, const float *weights, const int64_t stride[5], float *out)
+void tiles_pack(const conv *c, int vector, const conv_weights *w, float *out)
 {
+	const int64_t *stride = w->stride;
 	for (int64_t g = 0; g < c->groups; g++)
 		for (int64_t p = 0; p < conv_panels(c, vector); p++) {
 			int64_t width = conv_panel_width(c, vector, p), first = g * c->oc + p * 2 * vector;
 			int64_t there = min64(width, (g + 1) * c->oc - first), plane = c->ic * width;
 			for (int64_t i = 0; i < c->ic; i++)
 				for (int64_t o = 0; o < width; o++) {
-					static const float none[1];
-					bool is = o < there;
-					weight_tile(is ? weights + (first + o) * stride[0] + i * stride[1] : none, is ? stride[3] : 0,
-					            is ? stride[4] : 0, out + i * width + o, plane);
+					int64_t at = (first + o) * stride[0] + i * stride[1];
+					float tile[9] = {0};
+					for (int k = 0; o < there && k < 9; k++)
+						tile[k] = conv_weight(w, at + k / 3 * stride[3] + k % 3 * stride[4]);
+					weight_tile(tile, out + i * width + o, plane);
 				}
 			out += plane * TILE_PLACES;
 		}

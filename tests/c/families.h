@@ -72,6 +72,14 @@ static const family families[] = {
      "input %0 f32[B,20,8,8]\nparam @w f32[20,1,5,5]\nparam @x f32[32,5,3,3]\n"
      "%1 = aten::conv2d(%0, @w, none, [1, 1], [2, 2], [1, 1], 20) -> f32[B,20,8,8]\n"
      "%2 = aten::conv2d(%0, @x, none, [1, 1], [2, 2], [2, 2], 4) -> f32[B,32,8,8]\noutput (%1, %2)\n"},
+	{"convolutions of halves",
+     "input %0 bf16[B,48,9,9]\ninput %1 f16[B,48,9,9]\nparam @w bf16[40,48,3,3]\nparam @b bf16[40]\n"
+     "param @x bf16[33,48,1,1]\nparam @d bf16[48,1,3,3]\nparam @s f16[12,48,3,3]\n"
+     "%2 = aten::conv2d(%0, @w, @b, [1, 1], [1, 1], [1, 1], 1) -> bf16[B,40,9,9]\n"
+     "%3 = aten::conv2d(%0, @x, none, [2, 2], [0, 0], [1, 1], 1) -> bf16[B,33,5,5]\n"
+     "%4 = aten::conv2d(%0, @d, none, [1, 1], [1, 1], [1, 1], 48) -> bf16[B,48,9,9]\n"
+     "%5 = aten::conv2d(%1, @s, none, [2, 2], [1, 1], [1, 1], 1) -> f16[B,12,5,5]\n"
+     "%6 = aten::to.dtype(%5, dtype:f32, false, false, none) -> f32[B,12,5,5]\noutput (%2, %3, %4, %6)\n"},
 	{"transposed",
      "input %0 f32[B,12,6,5]\nparam @w f32[12,7,3,3]\nparam @b f32[7]\n"
      "%1 = aten::conv_transpose2d.input(%0, @w, @b, [2, 2], [1, 1], [1, 1], 1, [1, 1]) -> f32[B,7,12,10]\n"
@@ -107,6 +115,9 @@ static const family families[] = {
 	{"layer norm and rms norm", "input %0 f32[B,5,700]\nparam @w f32[700]\nparam @b f32[700]\n"
                                 "%1 = aten::layer_norm(%0, [700], @w, @b, 1e-05, false) -> f32[B,5,700]\n"
                                 "%2 = aten::rms_norm(%0, [700], @w, 1e-06) -> f32[B,5,700]\noutput (%1, %2)\n"},
+	{"normed weights", "input %0 f32[B,12,30]\nparam @v f32[9,12,3]\nparam @g f32[9,1,1]\n%1 = aten::_weight_norm(@v, "
+                       "@g, 0) -> f32[9,12,3]\n"
+                       "%2 = aten::conv1d(%0, %1, none, [1], [1], [1], 1) -> f32[B,9,30]\noutput %2\n"},
 	{"group norm, instance norm, batch norm",
      "input %0 f32[B,12,9,9]\nparam @w f32[12]\nparam @b f32[12]\nparam @m f32[12]\nparam @v f32[12]\n"
      "%1 = aten::group_norm(%0, 3, @w, @b, 1e-05, true) -> f32[B,12,9,9]\n"
@@ -149,6 +160,12 @@ static const family families[] = {
      "%1 = aten::zeros([1, B, 400], dtype:f32, none, device:cpu, false) -> f32[1,B,400]\n"
      "%2, %3 = aten::gru.input(%0, %1, [@a, @b, @c, @d], true, 1, 0.0, false, false, true) -> "
      "f32[B,4,400], f32[1,B,400]\noutput %2\n"},
+	{"cells",
+     "input %0 f32[B,30]\ninput %1 f32[B,400]\nparam @a f32[1600,30]\nparam @b f32[1600,400]\nparam @c f32[1600]\n"
+     "param @d f32[1200,30]\nparam @e f32[1200,400]\nparam @f f32[400,30]\nparam @g f32[400,400]\n"
+     "%2, %3 = aten::lstm_cell(%0, [%1, %1], @a, @b, @c, @c) -> f32[B,400], f32[B,400]\n"
+     "%4 = aten::gru_cell(%0, %1, @d, @e, none, none) -> f32[B,400]\n"
+     "%5 = aten::rnn_tanh_cell(%0, %1, @f, @g, none, none) -> f32[B,400]\noutput (%2, %3, %4, %5)\n"},
 	/* ---- doubles */
 	{"images of doubles",
      "input %0 f64[B,8,7,6]\nparam @w f64[5,8,3,3]\nparam @b f64[5]\nparam @x f64[8,4,2,2]\nparam @d f64[8,1,3,3]\n"
@@ -185,6 +202,25 @@ static const family families[] = {
                       "%4 = aten::grid_sampler(%0, %1, 0, 0, false) -> f32[B,20,5,6]\n"
                       "%5 = aten::grid_sampler(%0, %1, 2, 2, true) -> f32[B,20,5,6]\n"
                       "%6 = aten::grid_sampler(%2, %3, 1, 1, false) -> f64[B,2,5,6]\noutput (%4, %5, %6)\n"},
+	{"grid sampling of volumes",
+     "input %0 f32[B,5,4,7,9]\ninput %1 f32[B,2,5,6,3]\ninput %2 f64[B,2,4,7,9]\ninput %3 f64[B,2,5,6,3]\n"
+     "%4 = aten::grid_sampler(%0, %1, 0, 0, false) -> f32[B,5,2,5,6]\n"
+     "%5 = aten::grid_sampler_3d(%0, %1, 1, 2, true) -> f32[B,5,2,5,6]\n"
+     "%6 = aten::grid_sampler(%2, %3, 0, 1, false) -> f64[B,2,2,5,6]\noutput (%4, %5, %6)\n"},
+	/* ---- distances */
+	{"distances", "input %0 f32[B,30,20]\ninput %1 f32[B,27,20]\ninput %2 f32[B,20]\nparam @w f32[40,20]\n"
+                  "%3 = aten::cdist(%0, %1, 2.0, none) -> f32[B,30,27]\n%4 = aten::cdist(%2, @w, 2.0, 1) -> f32[B,40]\n"
+                  "%5 = aten::cdist(%0, %1, 2.0, 2) -> f32[B,30,27]\n%6 = aten::cdist(%2, @w, 1.0, none) -> f32[B,40]\n"
+                  "output (%3, %4, %5, %6)\n"},
+	{"distances of other powers",
+     "input %0 f32[B,1,20]\ninput %1 f64[B,3,20]\nparam @w f32[4,20]\nparam @x f64[2,20]\n"
+     "%2 = aten::cdist(%0, @w, inf, none) -> f32[B,1,4]\n%3 = aten::cdist(%0, @w, 2.5, none) -> f32[B,1,4]\n"
+     "%4 = aten::cdist(%1, @x, 2.0, 1) -> f64[B,3,2]\n%5 = aten::cdist(%0, @w, 0.0, none) -> f32[B,1,4]\n"
+     "output (%2, %3, %4, %5)\n"},
+	{"rows at the same places",
+     "input %0 f32[B,7,500]\ninput %1 f32[B,1,500]\n%2 = aten::cosine_similarity(%0, %1, 2, 1e-08) -> f32[B,7]\n"
+     "%3 = aten::pairwise_distance(%0, %1, 2.0, 1e-06, true) -> f32[B,7,1]\n"
+     "%4 = aten::cosine_similarity(%0, %0, 1, 1e-08) -> f32[B,500]\noutput (%2, %3, %4)\n"},
 	/* ---- elementwise chains */
 	{"chains",
      "input %0 f32[B,3,50]\ninput %1 f32[B,1,50]\nparam @w f32[3]\n%2 = aten::mul.Tensor(%0, %1) -> f32[B,3,50]\n"
@@ -199,11 +235,22 @@ static const family families[] = {
               "%5 = aten::pixel_shuffle(%0, 2) -> f32[B,2,12,12]\noutput (%2, %3, %4, %5)\n"},
 	{"im2col", "input %0 f32[B,3,6,6]\n%1 = aten::im2col(%0, [2, 2], [1, 1], [0, 0], [1, 1]) -> f32[B,12,25]\n"
                "%2 = aten::repeat(%0, [1, 2, 1, 1]) -> f32[B,6,6,6]\noutput (%1, %2)\n"},
+	{"masked copies, pieces", "input %0 f32[B,6]\ninput %1 bool[1,6]\nparam @s f32[64]\n"
+                              "%2 = aten::tril_indices(3, 3, 0, dtype:i64, none, device:cpu, false) -> i64[2,6]\n"
+                              "%3 = aten::masked_scatter(%0, %1, @s) -> f32[B,6]\n[%4, %5] = aten::unsafe_chunk(%0, 2, "
+                              "1) -> [f32[B,3], f32[B,3]]\n"
+                              "%6 = aten::add.Tensor(%4, %5, 1) -> f32[B,3]\noutput %6\n"},
 	{"indices", "input %0 i64[B,6]\ninput %1 f32[B,9]\nparam @w f32[5,40]\n"
                 "%2 = aten::embedding(@w, %0, -1, false, false) -> f32[B,6,40]\n"
                 "%3 = aten::gather(%1, 1, %0, false) -> f32[B,6]\n"
                 "%4 = aten::scatter_add(%1, 1, %0, %3) -> f32[B,9]\n"
                 "output (%2, %3, %4)\n"},
+	{"searches",
+     "input %0 f32[B,9]\ninput %1 i64[B,5]\ninput %2 i64[B,9]\nparam @s i32[12]\n"
+     "%3 = aten::searchsorted.Tensor(%0, %1, false, true, none, none) -> i64[B,5]\n"
+     "%4 = aten::bucketize.Tensor(%0, @s, true, false) -> i32[B,9]\n%5 = aten::to.dtype(%4, dtype:i64, false, false, "
+     "none) -> i64[B,9]\n"
+     "%6 = aten::searchsorted.Tensor(%0, %0, false, false, \"right\", %2) -> i64[B,9]\noutput (%3, %5, %6)\n"},
 	{"order", "input %0 f32[B,60]\n%1, %2 = aten::sort(%0, -1, true) -> f32[B,60], i64[B,60]\n"
               "%3, %4 = aten::topk(%0, 5, -1, true, true) -> f32[B,5], i64[B,5]\noutput (%1, %2, %3, %4)\n"},
 };

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "native/team.h"
+#include "file/narrow.h"
 #include "support.h"
 
 static uint64_t seed;
@@ -38,6 +39,7 @@ typedef struct tensors {
 	conv_shape s;
 	int64_t in_stride[CONV_DIMS], out_stride[CONV_DIMS], weight_stride[5];
 	float *in, *weights, *bias, *out;
+	panel_type type; /* of what `weights` points to */
 	int64_t n_in, n_out;
 } tensors;
 
@@ -193,12 +195,13 @@ static void run(const native_kernels *k, const tensors *t, conv_way way, int thr
 		float *packed, *scratch;
 		bool tiles = way == CONV_TILES && c.axis[1].taps == 3 && c.axis[2].taps == 3;
 		c.way = way == CONV_TILES && !tiles ? CONV_PANELS : way;
+		conv_weights plain = {.data = t->weights, .type = t->type, .transposed = t->s.transposed};
+		memcpy(plain.stride, t->weight_stride, sizeof plain.stride);
 		packed = floats(conv_size(&c, k->vector));
-		conv_pack(&c, k->vector, t->weights, t->weight_stride, t->s.transposed, packed);
+		conv_pack(&c, k->vector, &plain, packed);
 		conv_divide(&c, k->vector, threads);
 		scratch = floats(c.scratch * threads);
-		k->conv(workers,
-		        &(conv_call){&c, t->in, packed, t->bias, t->out, scratch, done, ctx, t->weights, t->weight_stride});
+		k->conv(workers, &(conv_call){&c, t->in, t->bias, packed, t->out, scratch, done, ctx, &plain});
 		free(packed);
 		free(scratch);
 	}
@@ -355,6 +358,58 @@ static void few_channels_a_group_agree_with_plain_loops(void **state)
 	}
 }
 
+/* What they are when widened is what `wide` gets. */
+static uint16_t *narrowed(float *wide, int64_t n, panel_type type)
+{
+	uint16_t *half = malloc((size_t)n * sizeof *half + 1);
+	for (int64_t i = 0; i < n; i++) {
+		half[i] = type == PANEL_F16 ? narrow_to_f16(wide[i]) : narrow_to_bf16(wide[i]);
+		wide[i] = type == PANEL_F16 ? narrow_from_f16(half[i]) : narrow_from_bf16(half[i]);
+	}
+	return half;
+}
+
+static void check_halves(const native_kernels *k, const conv_shape *s, conv_way way, panel_type type)
+{
+	tensors t = {.s = *s};
+	make(&t, false, 0);
+	int64_t n = s->groups * (s->transposed ? s->ic : s->oc) * t.weight_stride[0];
+	uint16_t *half = narrowed(t.weights, n, type);
+	float *wide = t.weights, *want = floats(t.n_out);
+	if (t.n_in > 5)
+		t.in[5] = INFINITY; /* tiles are computed again from plain weights */
+	memset(want, 0, (size_t)t.n_out * sizeof *want);
+	memset(t.out, 0, (size_t)t.n_out * sizeof *want);
+	run(k, &t, way, 1, NULL, NULL);
+	memcpy(want, t.out, (size_t)t.n_out * sizeof *want);
+	t.type = type;
+	t.weights = (float *)half;
+	memset(t.out, 0, (size_t)t.n_out * sizeof *want);
+	run(k, &t, way, 2, NULL, NULL);
+	assert_memory_equal(t.out, want, (size_t)t.n_out * sizeof *want);
+	t.weights = wide;
+	free(half);
+	free(want);
+	drop(&t);
+}
+
+static void weights_of_16_bits_give_the_bits_of_wide_ones(void **state)
+{
+	(void)state;
+	for (seed = 11000; seed <= 11000 + (uint64_t)some_of(150);) {
+		uint64_t start = seed;
+		conv_way way = (conv_way)(start % 3);
+		conv_shape s = way == CONV_TILES ? tiled_shape() : random_shape((int)between(1, 3), next() % 3 == 0);
+		panel_type type = next() % 2 ? PANEL_F16 : PANEL_BF16;
+		if (way == CONV_LANES)
+			s.groups = between(1, 40), s.ic = between(1, 4), s.oc = between(1, 4);
+		for (size_t i = 0; i < 4; i++)
+			if (native_kernels_named(sets[i]))
+				check_halves(native_kernels_named(sets[i]), &s, way, type);
+		seed = start + 1;
+	}
+}
+
 static void nothing_to_do_is_no_work(void **state)
 {
 	(void)state;
@@ -507,6 +562,7 @@ int main(void)
 		cmocka_unit_test(tiles_agree_with_plain_loops),
 		cmocka_unit_test(images_in_tiles_have_the_same_bits_in_every_batch),
 		cmocka_unit_test(few_channels_a_group_agree_with_plain_loops),
+		cmocka_unit_test(weights_of_16_bits_give_the_bits_of_wide_ones),
 		cmocka_unit_test(nothing_to_do_is_no_work),
 		cmocka_unit_test(nan_and_inf_spread_as_in_plain_loops),
 		cmocka_unit_test(an_image_has_the_same_bits_in_every_batch),

@@ -125,6 +125,25 @@ static void a_result_of_another_type_than_the_kernel_writes_is_an_error(void **s
 		"input %0 f64[6,8] name=\"x\"\n%1, %2 = aten::var_mean.correction(%0, [1], num(1), false) -> f64[6], "
 		"f32[6]\noutput (%1, %2)\n",
 		"input %0 f32[6,8] name=\"x\"\n%1 = aten::sum.dim_IntList(%0, [1], false, none) -> i64[6]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\n%1 = aten::cdist(%0, %0, 2.0, none) -> f32[6,7]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\n%1 = aten::cdist(%0, %0, 2.0, none) -> f64[6,6]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\n%1 = aten::cdist(%0, %0, -2.0, none) -> f32[6,6]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\n%1 = aten::cosine_similarity(%0, %0, 1, 1e-08) -> f32[7]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\n%1 = aten::pairwise_distance(%0, %0, 2.0, 1e-06, true) -> f32[6]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\n%1 = aten::histc(%0, 4, num(0), num(1)) -> f32[5]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\n%1 = aten::_weight_norm(%0, %0, 0) -> f32[6,8]\noutput %1\n",
+		"input %0 f32[6,8] name=\"x\"\ninput %1 bool[5,8] name=\"m\"\n%2 = aten::masked_scatter(%0, %1, %0) -> "
+		"f32[6,8]\noutput %2\n",
+		"%0 = aten::tril_indices(3, 3, 0, dtype:i64, none, device:cpu, false) -> i64[2,7]\noutput %0\n",
+		"%0 = aten::triu_indices(3, 3, 0, dtype:i64, none, device:cpu, false) -> i64[2,5]\noutput %0\n",
+		"input %0 f32[1,2,3,3,3] name=\"x\"\ninput %1 f32[1,4,4,4,2] name=\"g\"\n"
+		"%2 = aten::grid_sampler(%0, %1, 0, 0, false) -> f32[1,2,4,4,4]\noutput %2\n",
+		"input %0 f32[6,8] name=\"x\"\ninput %1 f32[6,4] name=\"h\"\ninput %2 f32[16,8] name=\"w\"\n"
+		"%3, %4 = aten::lstm_cell(%0, [%1, %1], %2, %2, none, none) -> f32[6,4], f32[6,4]\noutput (%3, %4)\n",
+		"input %0 f32[6,8] name=\"x\"\ninput %1 f32[2,8,4] name=\"w\"\ninput %2 i32[3] name=\"e\"\n"
+		"%3 = aten::_grouped_mm(%0, %1, %2, none, none) -> f32[6,4]\noutput %3\n",
+		"input %0 f32[6,8] name=\"x\"\ninput %1 i64[6,7] name=\"s\"\n"
+		"%2 = aten::searchsorted.Tensor(%0, %0, false, false, none, %1) -> i64[6,8]\noutput %2\n",
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {

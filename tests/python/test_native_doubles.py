@@ -109,6 +109,25 @@ MODES = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_grid_of_a_volume_is_sampled_in_every_mode(dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, grid = torch.randn(2, 5, 4, 7, 6, dtype=dtype), torch.randn(2, 3, 6, 8, 3, dtype=dtype) * 1.5
+    grid[0, 0, 0, 0] = torch.tensor([-1.0, 1.0, 0.5])
+    grid[0, 0, 0, 1] = torch.tensor([1e4, -1e5, 0.0])  # torch counts reflections in 32 bits
+    modes = [m for m in MODES if m[0] != "bicubic"]
+    functions: list[Callable[..., Any]] = [lambda x, g, m=m: F.grid_sample(x, g, m[0], m[1], bool(m[2])) for m in modes]
+    functions += [lambda x, g: F.grid_sample(x.transpose(2, 4), g.flip(1), align_corners=False)]
+    functions += [lambda x, g: torch.ops.aten.grid_sampler_3d(x, g, 0, 1, True)]
+    functions += [lambda x, g: torch.ops.aten.grid_sampler_2d(x[:, :, 0], g[:, 0, ..., :2], 2, 0, False)]
+    model = Calls(functions)
+    want = model(x, grid)
+    for i, (a, b) in enumerate(zip(want, run(model, [x, grid], tmp_path), strict=True)):
+        assert a.dtype == b.dtype
+        near_enough = 2e-5 if dtype == torch.float32 else 1e-12
+        torch.testing.assert_close(b, a, rtol=near_enough, atol=near_enough, msg=lambda m, i=i: f"function {i}: {m}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("channels", [1, 19])
 def test_a_grid_is_sampled_in_every_mode(dtype: torch.dtype, channels: int, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -116,6 +116,13 @@ def test_an_input_of_any_layout_is_read(tmp_path: Path) -> None:
     check(tmp_path, lambda x: conv(x.permute(0, 3, 1, 2)), torch.randn(2, 8, 9, 7))
 
 
+@pytest.mark.parametrize("dim", [0, 2, None])
+def test_a_weight_that_is_normed_agrees_with_eager(tmp_path: Path, dim: int | None) -> None:
+    conv = nn.utils.weight_norm(nn.Conv1d(6, 4, 3), dim=dim)
+    check(tmp_path, conv, torch.randn(2, 6, 17))
+    check(tmp_path, lambda v, g: torch._weight_norm(v, g, 0), torch.randn(4, 3, 5).mT, torch.rand(4, 1, 1))
+
+
 X1, X2, X3 = torch.randn(2, 5, 17), torch.randn(2, 37, 9, 11), torch.randn(2, 3, 6, 7, 8)
 NANS = torch.where(
     torch.rand(2, 37, 9, 11) < 0.05, torch.nan, torch.where(torch.rand(2, 37, 9, 11) < 0.05, -torch.inf, X2)

@@ -132,9 +132,15 @@ VIEWS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "tensor_split": (lambda x: x.tensor_split(4, 2), (X,)),
     "tensor_split at places": (lambda x: x.tensor_split((1, 3, -1), 2), (X,)),
     "unbind": (lambda x: x.unbind(1), (X,)),
+    "unsafe pieces": (
+        lambda x: (x.unsafe_chunk(4, -1), x.unsafe_split(4, 2), x.unsafe_split_with_sizes([1, 0, 3], 1)),
+        (X,),
+    ),
+    "broadcast_tensors": (lambda x, y: torch.broadcast_tensors(x, y, x[0, :, :1]), (X, X[:1])),
     "diagonal": (lambda x: (x.diagonal(), x.diagonal(1, 0, 2), x.diagonal(-2, 1, 2)), (X,)),
     "unfold": (lambda x: x.unfold(2, 3, 2), (X,)),
     "as_strided": (lambda x: x.as_strided((3, 5), (2, 1), 4), (X,)),
+    "as_strided of a view": (lambda x: (x + 1).view(6, 12).unsqueeze(0).as_strided((3, 5), (2, 1), 4), (X,)),
     "detach": (lambda x: torch.ops.aten.alias(x.detach()), (X,)),
     "contiguous": (lambda x: x.permute(2, 0, 1).contiguous(), (X,)),
     "contiguous slices": (lambda x: x[..., ::2].contiguous(), (X,)),
@@ -167,6 +173,15 @@ MOVES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "roll": (lambda x: x.roll((1, -2), (0, 2)), (X,)),
     "roll of all": (lambda x: x.mT.roll(5), (X,)),
     "clone": (lambda x: x.mT.clone(), (X,)),
+    "places in a triangle": (
+        lambda x: (
+            torch.tril_indices(4, 5) + x[0, 0, 0].long(),
+            torch.triu_indices(3, 3, 1, dtype=torch.int32),
+            torch.tril_indices(3, 4, -2),
+            torch.triu_indices(2, 2, 5),
+        ),
+        (X,),
+    ),
     "tril": (lambda x: (x.tril(), x.tril(2), x.tril(-9)), (X,)),
     "triu": (lambda x: (x.triu(), x.triu(-1), x.triu(9)), (X,)),
     "diag": (lambda x: (x[0].diag(1), x[0, 0].diag(), x[0, 0].diag(-2)), (X,)),
@@ -281,6 +296,11 @@ INDICES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "masked rows": (masked_rows, (X, X + 1, X[:, 0, 0] > 100, X[0, :, 0] > 0)),
     "embedding": (lambda w, i: (F.embedding(i, w), F.embedding(i.view(2, 2), w), F.embedding(i[0], w)), (MATRIX, AT)),
     "one_hot": (lambda i: F.one_hot(i, 5), (AT,)),
+    "masked_scatter": (
+        lambda x, y: (x.masked_scatter(x > 0, y), x.mT.masked_scatter(x.mT[:1] > 0, y), x[0].masked_scatter(x > 1, y)),
+        (X, X + 1),
+    ),
+    "masked_scatter_": (lambda x, y: x.clone().mT.masked_scatter_(x.mT > 0, y), (X, X + 1)),
 }
 
 TIES = torch.randint(-3, 3, (4, 50)).float()
@@ -304,6 +324,24 @@ ORDERS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "bucketize": (
         lambda s, x: (torch.bucketize(x, s[0]), torch.bucketize(x, s[0], out_int32=True, right=True)),
         (SORTED, torch.randn(3, 5)),
+    ),
+    "search among other types": (
+        lambda s, x, n: (
+            torch.bucketize(x, s),
+            torch.bucketize(n, s, right=True),
+            torch.searchsorted(s.double(), x),
+            torch.bucketize(n.int(), s.short()),
+            torch.bucketize(n.to(torch.uint8), s.to(torch.int8)),
+            torch.searchsorted(s, x[0, 0]),
+            torch.searchsorted(s, 2.5),
+            torch.searchsorted(s.float() / 2, 2),
+            torch.bucketize(1.5, s, right=True),
+        ),
+        (torch.tensor([-2, 0, 1, 3]), torch.randn(3, 5) * 3, torch.randint(-4, 5, (3, 5))),
+    ),
+    "search by a sorter": (
+        lambda s, x: (torch.searchsorted(s, x, sorter=s.argsort()), torch.searchsorted(s[0], x, sorter=s[0].argsort())),
+        (SORTED.flip(-1), SORTED[:, ::2].contiguous()),
     ),
     "cummax": (lambda x: (x.cummax(1), x.cummin(0)), (X,)),
     "cummax of ties": (lambda x: (x.cummax(1), x.cummin(1)), (TIES,)),

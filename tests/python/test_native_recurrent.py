@@ -27,6 +27,34 @@ KINDS: list[tuple[type[nn.RNNBase], dict[str, Any]]] = [
 NAMES = [f"{kind.__name__}-{'-'.join(options) or 'plain'}" for kind, options in KINDS]
 
 
+class Cell(nn.Module):
+    """A cell, with a state and without one."""
+
+    def __init__(self, cell: nn.RNNCellBase) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> Any:
+        lstm = isinstance(self.cell, nn.LSTMCell)
+        made = self.cell(x, (h, c) if lstm else h), self.cell(x.mT.contiguous().mT)
+        return [t for m in made for t in (m if lstm else (m,))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_cell_is_one_time_step(bias: bool, dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, h, c = (torch.randn(5, n, dtype=dtype) for n in (11, 7, 7))
+    cells = [nn.LSTMCell, nn.GRUCell, nn.RNNCell, lambda *a, **k: nn.RNNCell(*a, nonlinearity="relu", **k)]
+    for make in cells:
+        model = Cell(make(11, 7, bias=bias, dtype=dtype)).eval()
+        with torch.no_grad():
+            want = model(x, h, c)
+        for isa in ISAS:
+            for a, b in zip(want, run(model, [x, h, c], tmp_path, isa), strict=True):
+                torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-5)
+
+
 class Padded(nn.Module):
     """The layer with a state to begin with, or with none."""
 

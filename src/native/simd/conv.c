@@ -1,4 +1,4 @@
-/* Convolutions of f32 over channels-last pixels: tiles of pixels × output channels in registers (see native/conv.h).
+/* Convolutions of f32 over channels-last pixels, with weights of f32, f16 or bf16: tiles of pixels × output channels in registers (see native/conv.h).
  *
  * A tile has one or two rows of up to HALF pixels, and one panel of channels. For every tap and input channel it broadcasts one
  * float per pixel against the vectors of the panel. An item (a block of rows and columns, and some panels) copies the input it
@@ -26,7 +26,9 @@ typedef struct tile {
 	int64_t a_row;               /* to the second row */
 	const struct offset *offset; /* of the runs: inputs that follow each other in memory, and in the weights */
 	int64_t runs, run;
-	const float *b, *bias;
+	const char *b;
+	const float *bias;
+	panel_type type; /* of b */
 	int64_t b_panel; /* from one panel to the next, where a tile has several */
 	float *c;
 	int64_t ldc, c_row;
@@ -34,7 +36,7 @@ typedef struct tile {
 } tile;
 
 /* w pixels in `rows` rows, nv vectors of channels: constants in every call, so that sums are registers. */
-INLINE void tile_run(const tile *t, const int w, const int rows, const int nv)
+INLINE void tile_run(const panel_type type, const tile *t, const int w, const int rows, const int nv)
 {
 	vf sum[2 * HALF][8];
 	if (w * rows > 2) /* what is stored at the end comes into the cache meanwhile */
@@ -48,18 +50,18 @@ INLINE void tile_run(const tile *t, const int w, const int rows, const int nv)
 	const int64_t lda = t->lda, b_panel = t->b_panel;
 	for (int64_t r = 0; r < t->runs; r++) {
 		const float *a0 = t->a + t->offset[r].in, *a1 = a0 + t->a_row;
-		const float *b = t->b + t->offset[r].weight * (nv == 1 ? VF : PANEL);
+		const char *b = t->b + t->offset[r].weight * (nv == 1 ? VF : PANEL) * panel_bytes(type);
 		const float *a[2][3] = {{a0, a0 + 3 * lda, a0 + 6 * lda}, {a1, a1 + 3 * lda, a1 + 6 * lda}};
 		for (int64_t k = 0; k < t->run; k++) {
 			vf x[8];
-			UNROLL for (int v = 0; v < nv; v++) x[v] = vf_load(b + (v / 2) * b_panel + v % 2 * VF);
+			UNROLL for (int v = 0; v < nv; v++) x[v] = panel_load(type, b, (v / 2) * b_panel + v % 2 * VF);
 			UNROLL for (int i = 0; i < w * rows; i++)
 			{
 				vf pixel = vf_set1(a[i / w][i % w / 3][i % w % 3 * lda]);
 				UNROLL for (int v = 0; v < nv; v++) sum[i][v] = vf_fma(pixel, x[v], sum[i][v]);
 			}
 			UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < (w + 2) / 3; j++) a[i][j]++;
-			b += nv == 1 ? VF : PANEL;
+			b += (nv == 1 ? VF : PANEL) * panel_bytes(type);
 		}
 	}
 	if (t->lanes >= nv * VF) {
@@ -71,35 +73,41 @@ INLINE void tile_run(const tile *t, const int w, const int rows, const int nv)
 		t->c + i / w * t->c_row + i % w * t->ldc + v * VF, sum[i][v], t->lanes - v * VF < VF ? t->lanes - v * VF : VF);
 }
 
-#define TILE(w, rows, nv)                                                                                              \
-	static void tile_##w##_##rows##_##nv(const tile *t)                                                                \
+#define TILE(type, w, rows, nv)                                                                                        \
+	static void tile_##type##_##w##_##rows##_##nv(const tile *t)                                                       \
 	{                                                                                                                  \
-		tile_run(t, w, rows, nv);                                                                                      \
+		tile_run(PANEL_##type, t, w, rows, nv);                                                                        \
 	}
-#define TILES(w) TILE(w, 1, 1) TILE(w, 1, 2) TILE(w, 2, 1) TILE(w, 2, 2)
-#define TILE_ROW(w)                                                                                                    \
+#define TILES(type, w) TILE(type, w, 1, 1) TILE(type, w, 1, 2) TILE(type, w, 2, 1) TILE(type, w, 2, 2)
+#define TILE_ROW(type, w)                                                                                              \
 	{                                                                                                                  \
-		{tile_##w##_1_1, tile_##w##_1_2},                                                                              \
+		{tile_##type##_##w##_1_1, tile_##type##_##w##_1_2},                                                            \
 		{                                                                                                              \
-			tile_##w##_2_1, tile_##w##_2_2                                                                             \
+			tile_##type##_##w##_2_1, tile_##type##_##w##_2_2                                                           \
 		}                                                                                                              \
 	}
 typedef void tile_fn(const tile *t);
-TILES(1)
-TILES(2)
-TILES(3)
-TILE(1, 1, 8)
-TILE(2, 1, 4)
 #if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
-TILES(4)
-TILES(5)
-TILES(6)
-TILES(7)
-static tile_fn *const tiles[HALF][2][2] = {TILE_ROW(1), TILE_ROW(2), TILE_ROW(3), TILE_ROW(4),
-                                           TILE_ROW(5), TILE_ROW(6), TILE_ROW(7)};
+#define WITH_WIDTHS(X, type) X(type, 1) X(type, 2) X(type, 3) X(type, 4) X(type, 5) X(type, 6) X(type, 7)
+#define TILE_ROWS(type)                                                                                                \
+	{                                                                                                                  \
+		TILE_ROW(type, 1), TILE_ROW(type, 2), TILE_ROW(type, 3), TILE_ROW(type, 4), TILE_ROW(type, 5),                 \
+			TILE_ROW(type, 6), TILE_ROW(type, 7)                                                                       \
+	}
 #else
-static tile_fn *const tiles[HALF][2][2] = {TILE_ROW(1), TILE_ROW(2), TILE_ROW(3)};
+#define WITH_WIDTHS(X, type) X(type, 1) X(type, 2) X(type, 3)
+#define TILE_ROWS(type)                                                                                                \
+	{                                                                                                                  \
+		TILE_ROW(type, 1), TILE_ROW(type, 2), TILE_ROW(type, 3)                                                        \
+	}
 #endif
+#define ALL_TILES(type) WITH_WIDTHS(TILES, type) TILE(type, 1, 1, 8) TILE(type, 2, 1, 4)
+ALL_TILES(F32)
+ALL_TILES(F16)
+ALL_TILES(BF16)
+static tile_fn *const tiles[3][HALF][2][2] = {TILE_ROWS(F32), TILE_ROWS(F16), TILE_ROWS(BF16)};
+static tile_fn *const one_pixel[] = {tile_F32_1_1_8, tile_F16_1_1_8, tile_BF16_1_1_8};
+static tile_fn *const two_pixels[] = {tile_F32_2_1_4, tile_F16_2_1_4, tile_BF16_2_1_4};
 
 /* All tiles of a block of rows × width pixels, for the panel of t. */
 static void block_run(tile t, int64_t rows, int64_t width, int nv)
@@ -117,9 +125,9 @@ static void block_run(tile t, int64_t rows, int64_t width, int nv)
 		int64_t w = (width + left - 1) / left, r = 0;
 		tile u = t;
 		for (; r + 2 <= rows; r += 2, u.a += 2 * t.a_row, u.c += 2 * t.c_row)
-			tiles[w - 1][1][nv - 1](&u);
+			tiles[t.type][w - 1][1][nv - 1](&u);
 		if (r < rows)
-			tiles[w - 1][0][nv - 1](&u);
+			tiles[t.type][w - 1][0][nv - 1](&u);
 		t.a += w * t.lda;
 		t.c += w * t.ldc;
 		width -= w;
@@ -136,7 +144,7 @@ static int64_t few_pixels(const tile *t, int64_t rows, int64_t width, int64_t la
 		return 0;
 	tile u = *t;
 	u.lanes = panels * PANEL;
-	(width == 1 ? tile_1_1_8 : tile_2_1_4)(&u);
+	(width == 1 ? one_pixel : two_pixels)[t->type](&u);
 	return panels;
 }
 
@@ -292,14 +300,16 @@ static void run_item(const conv_call *j, const item *it, const offset *offsets, 
 	          .offset = offsets,
 	          .runs = runs,
 	          .run = r->joined ? w->taps * c->ic : c->ic,
+	          .type = j->plain->type,
 	          .b_panel = PANEL * per_lane,
 	          .ldc = w->jump * c->out_stride[CONV_W],
 	          .c_row = h->jump * c->out_stride[CONV_H]};
-	const float *weights = j->weights + it->group * conv_panel_at(c, VF, INT64_MAX);
+	int64_t bytes = panel_bytes(t.type);
+	const char *weights = (const char *)j->weights + it->group * conv_panel_at(c, VF, INT64_MAX) * bytes;
 	int64_t end = it->panel + it->panels;
 	for (int64_t p = it->panel, n; p < end; p += n) {
 		t.lanes = c->oc - p * PANEL;
-		t.b = weights + p * PANEL * per_lane;
+		t.b = weights + p * PANEL * per_lane * bytes;
 		t.bias = j->bias ? j->bias + channel + p * PANEL : NULL;
 		t.c = out + p * PANEL;
 		n = few_pixels(&t, it->rows, it->cols, (end - p) * PANEL < t.lanes ? (end - p) * PANEL : t.lanes);

@@ -188,7 +188,7 @@ static void run_row(const conv_call *j, const item *it, int64_t row, entry *at)
 	const conv *c = j->c;
 	const conv_axis *w = &c->axis[2];
 	float *out = output_at(j, it, row);
-	strip s = {.weights = j->weights + it->channel,
+	strip s = {.weights = (const float *)j->weights + it->channel,
 	           .bias = j->bias ? j->bias + it->channel : NULL,
 	           .lda = w->step * c->in_stride[CONV_W],
 	           .ldc = w->jump * c->out_stride[CONV_W],
@@ -298,7 +298,7 @@ static void run_spread(const conv_call *j, const item *it, float *copy, entry *a
 	for (int64_t ch = 0; ch < it->channels; ch += VF) {
 		int64_t lanes = it->channels - ch < VF ? it->channels - ch : VF;
 		spread_input(j, it, it->channel + ch, copy);
-		s.weights = j->weights + it->channel + ch;
+		s.weights = (const float *)j->weights + it->channel + ch;
 		s.bias = j->bias ? j->bias + it->channel + ch : NULL;
 		for (int64_t y = 0; y < it->rows; y++) {
 			s.a = copy + y * h->step * width * pixel;

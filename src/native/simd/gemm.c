@@ -43,18 +43,6 @@ static void store_part(const strip *s, float *c, int64_t col, int64_t cols, cons
 		}
 }
 
-INLINE vf load_b(const panel_type type, const char *b, int64_t i)
-{
-	return type == PANEL_F32    ? vf_load((const float *)(const void *)b + i)
-	       : type == PANEL_BF16 ? vf_load_bf16((const uint16_t *)(const void *)b + i)
-	                            : vf_load_f16((const uint16_t *)(const void *)b + i);
-}
-
-INLINE int64_t bytes_of(const panel_type type)
-{
-	return type == PANEL_F32 ? 4 : 2;
-}
-
 /* `rows` rows, `panels` panels, `wide` vectors of each panel: constants, so that sums are registers. Pointers to every third
    row address all of them. `cols`: columns there are from here on; of one panel it may be fewer. */
 INLINE void tile(const panel_type type, const int rows, const int panels, const int wide, const strip *s,
@@ -72,9 +60,9 @@ INLINE void tile(const panel_type type, const int rows, const int panels, const 
 		vf x[4 * WIDE];
 		UNROLLED (v, panels * wide) {
 			int64_t where = v / wide * b_panel + v % wide * VF;
-			x[v] = load_b(type, b, where);
+			x[v] = panel_load(type, b, where);
 			if (rows <= ROWS / 2)
-				__builtin_prefetch(b + (where + AHEAD) * bytes_of(type));
+				__builtin_prefetch(b + (where + AHEAD) * panel_bytes(type));
 		}
 		UNROLLED (i, rows) {
 			vf y = vf_set1(at[i / 3][i % 3 * a_row]);
@@ -83,7 +71,7 @@ INLINE void tile(const panel_type type, const int rows, const int panels, const 
 		}
 		UNROLLED (i, (rows + 2) / 3)
 			at[i] += a_k;
-		b += b_k * bytes_of(type);
+		b += b_k * panel_bytes(type);
 	}
 	if (panels > 1 || cols >= wide * VF) {
 		UNROLLED (i, rows)
@@ -172,8 +160,8 @@ static void widened(const gemm_block *g, strip s, int wide, int64_t from, const 
 	_Alignas(64) float part[PART * COLS];
 	for (int64_t k = 0; k < s.k; k++)
 		for (int v = 0; v < wide; v++)
-			vf_store(part + (k * wide + v) * VF, g->type == PANEL_F16 ? load_b(PANEL_F16, b, k * s.b_k + v * VF)
-			                                                          : load_b(PANEL_BF16, b, k * s.b_k + v * VF));
+			vf_store(part + (k * wide + v) * VF, g->type == PANEL_F16 ? panel_load(PANEL_F16, b, k * s.b_k + v * VF)
+			                                                          : panel_load(PANEL_BF16, b, k * s.b_k + v * VF));
 	s.b_k = wide * VF;
 	all_rows(g, &s, NULL, wide, from, (const char *)part, col);
 }
@@ -183,15 +171,15 @@ static int64_t some_panels(const gemm_block *g, int64_t from, int64_t end, int64
 {
 	strip s = {end - from, g->a_row, g->a_k, g->b_k, g->b_panel, g->c_row, end < g->k ? NULL : g->bias, from > 0};
 	const struct few_rows *few = g->m <= FEW ? &few_rows[g->m - 1] : NULL;
-	const char *b = (const char *)g->b + col / COLS * g->b_panel * bytes_of(g->type);
+	const char *b = (const char *)g->b + col / COLS * g->b_panel * panel_bytes(g->type);
 	if (few && g->n - col >= few->panels * COLS) {
-		all_rows(g, &s, few->several[g->type], WIDE, from, b + from * s.b_k * bytes_of(g->type), col);
+		all_rows(g, &s, few->several[g->type], WIDE, from, b + from * s.b_k * panel_bytes(g->type), col);
 		return few->panels * COLS;
 	}
 	int wide = g->n - col > VF ? WIDE : 1;
 	if (wide < WIDE)
 		s.b_k = g->b_k_half;
-	b += from * s.b_k * bytes_of(g->type);
+	b += from * s.b_k * panel_bytes(g->type);
 	if (g->type == PANEL_F32 || few)
 		all_rows(g, &s, few ? few->one[g->type][wide - 1] : NULL, wide, from, b, col);
 	else

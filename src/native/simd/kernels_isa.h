@@ -28,6 +28,19 @@ enum { GEMM_ROWS = 12 };
 enum { GEMM_ROWS = 6 };
 #endif
 enum { GEMM_WIDE = 2, GEMM_COLS = GEMM_WIDE * VF }; /* vectors and columns of a panel */
+/* A vector of packed weights, i elements behind b, and the bytes of one. */
+static inline __attribute__((always_inline)) vf panel_load(const panel_type type, const char *b, int64_t i)
+{
+	return type == PANEL_F32    ? vf_load((const float *)(const void *)b + i)
+	       : type == PANEL_BF16 ? vf_load_bf16((const uint16_t *)(const void *)b + i)
+	                            : vf_load_f16((const uint16_t *)(const void *)b + i);
+}
+
+static inline __attribute__((always_inline)) int64_t panel_bytes(const panel_type type)
+{
+	return type == PANEL_F32 ? 4 : 2;
+}
+
 void ISA(gemm)(const gemm_block *g);
 void ISA(gemm_pack)(int cols, int64_t k, int64_t n, const float *b, int64_t b_k, int64_t b_n, float *out);
 float ISA(attention_row)(float *row, const attention_row *r);

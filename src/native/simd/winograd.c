@@ -171,15 +171,15 @@ INLINE bool output_tile(const float *sums, int64_t plane, vf bias, const target 
 static void plain_tile(const conv_call *j, const corner *k, int64_t group, int64_t o, int64_t lanes, const target *t)
 {
 	const conv *c = j->c;
-	const int64_t *ws = j->plain_stride;
+	const int64_t *ws = j->plain->stride;
 	for (int64_t e = 0; e < t->high * t->wide * lanes; e++) {
 		int64_t y = e / lanes / t->wide, x = e / lanes % t->wide, channel = group * c->oc + o + e % lanes;
 		float sum = j->bias ? j->bias[channel] : 0;
 		for (int64_t tap = 0; tap < 9; tap++) {
-			const float *row = k->at[y + tap / 3], *w = j->plain + channel * ws[0] + tap / 3 * ws[3] + tap % 3 * ws[4];
-			int64_t col = k->col[x + tap % 3];
+			const float *row = k->at[y + tap / 3];
+			int64_t col = k->col[x + tap % 3], at = channel * ws[0] + tap / 3 * ws[3] + tap % 3 * ws[4];
 			for (int64_t i = 0; row && col >= 0 && i < c->ic; i++)
-				sum += row[col + i] * w[i * ws[1]];
+				sum += row[col + i] * conv_weight(j->plain, at + i * ws[1]);
 		}
 		t->at[y * t->row + x * t->col + e % lanes] = sum;
 	}
@@ -236,7 +236,7 @@ static void multiply(const conv *c, const item *it, int64_t p, const tiles_room 
 static void run_panels(const conv_call *j, const item *it, const tiles_room *r, const float *inputs, float *sums)
 {
 	const conv *c = j->c;
-	const float *group = j->weights + it->group * (tiles_size(c, VF) / c->groups);
+	const float *group = (const float *)j->weights + it->group * (tiles_size(c, VF) / c->groups);
 	for (int64_t p = it->panel, n; p < it->panel + it->panels; p += n) {
 		n = least(r->panels, it->panel + it->panels - p);
 		if (n > 1 && (p + n) * PANEL > c->oc)
