@@ -8,7 +8,7 @@
 
 extern const char *const oip_extensions[];        /* NULL at the end */
 uint32_t oip_type_number(const char *dtype_name); /* of a dtype in ModelConfig; 0: the protocol has none */
-typedef clv_status (*describe_fn)(const served *m, strbuf *out);
+typedef clv_status (*describe_fn)(exchange *x, const served *m, strbuf *out);
 clv_status oip_describe(exchange *x, describe_fn fn, strbuf *out); /* of the model that the request names */
 uint32_t served_port_count(const served *m, bool output);
 clv_status served_port(const served *m, bool output, uint32_t i, clv_port *out);

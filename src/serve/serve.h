@@ -104,6 +104,7 @@ typedef struct infer {
 	clv_boundary *boundary;    /* instead of inputs; owned */
 	clv_tensor **results;      /* per output of the model; owned, NULL: there are none yet */
 	uint32_t nresults;
+	uint32_t plan;          /* that gave them, and names them */
 	clv_boundary *crossing; /* instead of results, of a prefix; owned */
 } infer;
 
@@ -315,6 +316,8 @@ served *models_quick(server *s, const char *name, const char *version);
 clv_status models_find(server *s, const char *name, const char *version, served **out);
 bool models_is_quick(const char *name); /* finding it takes no time */
 bool models_ready(server *s);           /* all that should be there are */
+/* Those of a model, or of the model of a cut, that run; the newest first. With the lock: `each` asks no more. */
+void models_versions(server *s, const char *name, void (*each)(void *ctx, const char *version), void *ctx);
 clv_status models_load(server *s, const char *name);
 clv_status models_unload(server *s, const char *name);
 clv_trainer_options models_trainer_options(const server *s);
@@ -332,8 +335,8 @@ uint32_t oip_batch_size(const served *m);
 const char *oip_datatype(const char *dtype_name); /* "FP32"; NULL: the protocol has none */
 bool oip_dtype(const char *datatype, dtype *out); /* of "FP32" */
 int64_t oip_dim(const char *text);                /* "3" is 3, a formula -1 */
-clv_status oip_metadata(const served *m, strbuf *json);
-clv_status oip_config(const served *m, strbuf *json);
+clv_status oip_metadata(exchange *x, const served *m, strbuf *json);
+clv_status oip_config(exchange *x, const served *m, strbuf *json);
 clv_status oip_statistics(const served *m, strbuf *json);
 
 /* Reads the body of an inference into x->call. */
