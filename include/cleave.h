@@ -657,6 +657,15 @@ CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port 
 /** Describes output i, as the file's first plan has it. */
 CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
 
+/** Number of tensors that a plan of the file gives: a model whose data decides what it returns has plans that differ in it. */
+CLV_API uint32_t clv_runtime_plan_output_count(const clv_runtime *r, uint32_t plan);
+
+/** Describes output i of that plan. */
+CLV_API clv_status clv_runtime_plan_output(const clv_runtime *r, uint32_t plan, uint32_t i, clv_port *out);
+
+/** The largest of these numbers: what clv_runtime_run_any() needs room for. */
+CLV_API uint32_t clv_runtime_most_outputs(const clv_runtime *r);
+
 /** The shape of input i of a plan of the file at given sizes, and the strides (in elements) that it was captured with: ndim
     numbers each; strides may be NULL. Symbols that the plan does not have are ignored.
     @errors CLV_E_OVERFLOW. */
@@ -682,11 +691,16 @@ CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
     forward does so.
     @errors CLV_E_INPUT and CLV_E_LAYOUT for inputs that do not fit, sizes that are not proven, a tensor that is not bound;
     CLV_E_GUARD if the data leads elsewhere than at capture; CLV_E_UNSUPPORTED if it leads where the model returns outputs of
-    other names than clv_runtime_output() has; CLV_E_LIMIT; CLV_E_TORCH from an operator; CLV_E_OVERFLOW. A failed run gives no
+    other names than clv_runtime_output() has (clv_runtime_run_any() gives them); CLV_E_LIMIT; CLV_E_TORCH from an operator; CLV_E_OVERFLOW. A failed run gives no
     outputs; what the model wrote in place stays written.
     @threads runs may overlap; those of a model that changes its own tensors wait for each other. */
 CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);
+
+/** The same for a model that does not always return the same names: *plan is the plan that served the call,
+    clv_runtime_plan_output() has the names of its outputs. What is left of the room is NULL. */
+CLV_API clv_status clv_runtime_run_any(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                       clv_tensor **outputs, uint32_t noutputs, uint32_t *plan);
 
 /** The engine that runs it: "tape", "native". */
 CLV_API const char *clv_runtime_engine(const clv_runtime *r);
@@ -726,6 +740,10 @@ CLV_API clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor
     CLV_E_INVALID for a runtime that is no suffix. */
 CLV_API clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
                                           uint32_t noutputs);
+
+/** As clv_runtime_run_any(), of a suffix. */
+CLV_API clv_status clv_runtime_run_suffix_any(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
+                                              uint32_t noutputs, uint32_t *plan);
 
 /** Releases a boundary. */
 CLV_API void clv_boundary_free(clv_boundary *b);
