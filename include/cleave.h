@@ -1583,7 +1583,7 @@ typedef struct clv_trainer_options {
 	uint64_t seed; /**< as torch.manual_seed() takes it */
 	int threads;   /**< threads per operator, 1 to 1024; 0: those of the calling thread */
 	double
-		timeout; /**< seconds that a forward may take, checked between operators; 0: no limit. The backward has none */
+		timeout; /**< seconds that a forward may take, and then the backward, checked between operators; 0: no limit */
 } clv_trainer_options;
 
 /* clang-format off */
@@ -1603,6 +1603,11 @@ CLV_API clv_status clv_trainer_create(const clv_artifact *a, const clv_trainer_o
 
 /** Tensors that came out of the trainer stay valid. */
 CLV_API void clv_trainer_free(clv_trainer *t);
+
+/** Ends the clv_trainer_step() or clv_trainer_accumulate() that runs now, from another thread: at its next operator, also in the
+    backward, it fails with CLV_E_CANCELLED, and the trainer is as it was before. The optimizer's step is not cut short. NULL is
+    allowed. */
+CLV_API void clv_trainer_cancel(clv_trainer *t);
 
 /** Number of tensors that cross the cut. */
 CLV_API uint32_t clv_trainer_input_count(const clv_trainer *t);
@@ -2043,6 +2048,9 @@ typedef struct clv_server_options {
 	uint32_t max_sessions;    /**< more are refused */
 	int64_t max_session;      /**< bytes that a session may have on disk */
 	double session_idle;      /**< seconds after which a session that nobody uses ends; 0: never */
+	int64_t
+		session_memory; /**< bytes of sessions in memory, as on disk, besides those that are worked on; beyond it those unused
+	                                         longest are on disk alone until they are asked for */
 } clv_server_options;
 
 /* clang-format off */
@@ -2052,7 +2060,8 @@ typedef struct clv_server_options {
 	 .max_body = 64 << 20, .max_json = 16 << 20, .max_memory = 1 << 30, .header_timeout = 10, .idle_timeout = 75, \
 	 .drain_timeout = 30, .batching = "exact", .max_batch = 32, .log = "off", .log_fd = 2, .max_head = 32 << 10, \
 	 .max_streams = 128, .http_port = -1, .grpc_port = -1, .metrics_port = -1, \
-	 .max_sessions = 64, .max_session = (int64_t)4 << 30, .session_idle = 604800}
+	 .max_sessions = 64, .max_session = (int64_t)4 << 30, .session_idle = 604800, \
+	 .session_memory = 1 << 30}
 /* clang-format on */
 
 /** Loads all models and listens; nobody is answered before clv_server_run().

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "serve/batch.h"
+#include "serve/session.h"
 
 enum { TOGETHER_MOST = 256, READ_MOST = 1024 /* requests that were read and wait; more are left as they came */ };
 
@@ -431,6 +432,7 @@ static void stop_runs(server *s, queue *q)
 			clv_runtime_cancel(q->running[i]->runtime);
 		}
 	pthread_mutex_unlock(&q->lock);
+	sessions_stop(s);
 }
 
 static clv_status join_threads(queue *q)
