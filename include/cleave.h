@@ -1606,7 +1606,8 @@ CLV_API void clv_trainer_free(clv_trainer *t);
 
 /** Ends the clv_trainer_step() or clv_trainer_accumulate() that runs now, from another thread: at its next operator, also in the
     backward, it fails with CLV_E_CANCELLED, and the trainer is as it was before. The optimizer's step is not cut short. NULL is
-    allowed. */
+    allowed.
+    @threads any thread, at any time while the trainer lives. */
 CLV_API void clv_trainer_cancel(clv_trainer *t);
 
 /** Number of tensors that cross the cut. */
