@@ -249,6 +249,7 @@ struct queue_line {
 	int64_t rows;        /* of all of them */
 	batch_point *serves; /* NULL: they run one by one */
 	queue_line *after;   /* in the list of those with somebody in them */
+	uint32_t vain;       /* runs in a row of one request alone */
 	double rate;         /* rows that came per nanosecond, as of `seen` */
 	int64_t seen;
 };
