@@ -26,6 +26,7 @@ from kit.names import BATCH, EAGER, KINDS, TITLES, short_name
 from kit.native import HEADING, TEXT, native_table, read_native, summary
 from kit.native import heads as native_heads
 from kit.results import Results, Row, read
+from kit.serving import section as serve_section
 from kit.text import GROWTH, Table, as_markdown, as_terminal, lines_table, number
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
@@ -238,7 +239,7 @@ def page(
     images: list[str],
     notes: str = "",
     native: Path | None = None,
-    links: Sequence[str] = (),
+    sections: Sequence[str] = (),
 ) -> str:
     parts = [
         "# Benchmarks",
@@ -256,7 +257,7 @@ def page(
         parts += ["Missed:", "\n".join(misses)] if misses else []
         parts += [notes] if notes else []
     parts += native_part(native) if native else []
-    parts += links
+    parts += sections
     for kind, device in results.tables():
         rows, absent = results.of(kind, device), results.absent(kind, device)
         parts.append(f"## {KINDS.get(kind, kind).capitalize()}, {DEVICE[device]}")
@@ -372,6 +373,7 @@ def write_page(
     notes: str = "",
     native: Path | None = None,
     link: Path | None = None,
+    serve: Path | None = None,
 ) -> list[Path]:
     images = []
     for device in dict.fromkeys(row.device for row in results.rows):
@@ -381,8 +383,9 @@ def write_page(
             image.parent.mkdir(parents=True, exist_ok=True)
             image.write_text(drawn, encoding="utf-8")
             images.append(image)
-    links, more = link_section(link, machine_text, path.parent / "images", path.stem) if link else ([], [])
-    text = page(results, bars, [f"images/{image.name}" for image in images], notes, native, links)
+    sections, more = link_section(link, machine_text, path.parent / "images", path.stem) if link else ([], [])
+    sections += serve_section(serve, machine_text) if serve else []
+    text = page(results, bars, [f"images/{image.name}" for image in images], notes, native, sections)
     path.write_text(text, encoding="utf-8")
     return [path, *images, *more]
 
@@ -402,6 +405,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--native", type=Path, metavar="FOLDER", help="results of bench/native.py --json")
     parser.add_argument("--link", type=Path, metavar="FOLDER", help="has link.json of bench/link.py --json")
+    parser.add_argument("--serve", type=Path, metavar="FOLDER", help="has serve.json of bench/serve.py --json")
     options = parser.parse_args(argv)
     notes = read_notes(options.notes or options.files[0].parent / "notes.md")
     results = read(options.files)
@@ -409,7 +413,9 @@ def main(argv: list[str] | None = None) -> int:
     print(terminal(results, bars))
     if options.page:
         options.page.parent.mkdir(parents=True, exist_ok=True)
-        print("\nwritten:", *write_page(results, bars, options.page, notes, options.native, options.link))
+        print(
+            "\nwritten:", *write_page(results, bars, options.page, notes, options.native, options.link, options.serve)
+        )
     if options.readme:
         write_readme(results, bars, options.readme)
     return 0

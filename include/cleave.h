@@ -657,6 +657,15 @@ CLV_API clv_status clv_runtime_input(const clv_runtime *r, uint32_t i, clv_port 
 /** Describes output i, as the file's first plan has it. */
 CLV_API clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out);
 
+/** Number of tensors that a plan of the file gives: a model whose data decides what it returns has plans that differ in it. */
+CLV_API uint32_t clv_runtime_plan_output_count(const clv_runtime *r, uint32_t plan);
+
+/** Describes output i of that plan. */
+CLV_API clv_status clv_runtime_plan_output(const clv_runtime *r, uint32_t plan, uint32_t i, clv_port *out);
+
+/** The largest of these numbers: what clv_runtime_run_any() needs room for. */
+CLV_API uint32_t clv_runtime_most_outputs(const clv_runtime *r);
+
 /** The shape of input i of a plan of the file at given sizes, and the strides (in elements) that it was captured with: ndim
     numbers each; strides may be NULL. Symbols that the plan does not have are ignored.
     @errors CLV_E_OVERFLOW. */
@@ -682,11 +691,16 @@ CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
     forward does so.
     @errors CLV_E_INPUT and CLV_E_LAYOUT for inputs that do not fit, sizes that are not proven, a tensor that is not bound;
     CLV_E_GUARD if the data leads elsewhere than at capture; CLV_E_UNSUPPORTED if it leads where the model returns outputs of
-    other names than clv_runtime_output() has; CLV_E_LIMIT; CLV_E_TORCH from an operator; CLV_E_OVERFLOW. A failed run gives no
+    other names than clv_runtime_output() has (clv_runtime_run_any() gives them); CLV_E_LIMIT; CLV_E_TORCH from an operator; CLV_E_OVERFLOW. A failed run gives no
     outputs; what the model wrote in place stays written.
     @threads runs may overlap; those of a model that changes its own tensors wait for each other. */
 CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);
+
+/** The same for a model that does not always return the same names: *plan is the plan that served the call,
+    clv_runtime_plan_output() has the names of its outputs. What is left of the room is NULL. */
+CLV_API clv_status clv_runtime_run_any(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                                       clv_tensor **outputs, uint32_t noutputs, uint32_t *plan);
 
 /** The engine that runs it: "tape", "native". */
 CLV_API const char *clv_runtime_engine(const clv_runtime *r);
@@ -726,6 +740,10 @@ CLV_API clv_status clv_runtime_run_prefix(const clv_runtime *r, const clv_tensor
     CLV_E_INVALID for a runtime that is no suffix. */
 CLV_API clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
                                           uint32_t noutputs);
+
+/** As clv_runtime_run_any(), of a suffix. */
+CLV_API clv_status clv_runtime_run_suffix_any(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
+                                              uint32_t noutputs, uint32_t *plan);
 
 /** Releases a boundary. */
 CLV_API void clv_boundary_free(clv_boundary *b);
@@ -1565,7 +1583,7 @@ typedef struct clv_trainer_options {
 	uint64_t seed; /**< as torch.manual_seed() takes it */
 	int threads;   /**< threads per operator, 1 to 1024; 0: those of the calling thread */
 	double
-		timeout; /**< seconds that a forward may take, checked between operators; 0: no limit. The backward has none */
+		timeout; /**< seconds that a forward may take, and then the backward, checked between operators; 0: no limit */
 } clv_trainer_options;
 
 /* clang-format off */
@@ -1585,6 +1603,12 @@ CLV_API clv_status clv_trainer_create(const clv_artifact *a, const clv_trainer_o
 
 /** Tensors that came out of the trainer stay valid. */
 CLV_API void clv_trainer_free(clv_trainer *t);
+
+/** Ends the clv_trainer_step() or clv_trainer_accumulate() that runs now, from another thread: at its next operator, also in the
+    backward, it fails with CLV_E_CANCELLED, and the trainer is as it was before. The optimizer's step is not cut short. NULL is
+    allowed.
+    @threads any thread, at any time while the trainer lives. */
+CLV_API void clv_trainer_cancel(clv_trainer *t);
 
 /** Number of tensors that cross the cut. */
 CLV_API uint32_t clv_trainer_input_count(const clv_trainer *t);
@@ -2025,6 +2049,9 @@ typedef struct clv_server_options {
 	uint32_t max_sessions;    /**< more are refused */
 	int64_t max_session;      /**< bytes that a session may have on disk */
 	double session_idle;      /**< seconds after which a session that nobody uses ends; 0: never */
+	int64_t
+		session_memory; /**< bytes of sessions in memory, as on disk, besides those that are worked on; beyond it those unused
+	                                         longest are on disk alone until they are asked for */
 } clv_server_options;
 
 /* clang-format off */
@@ -2034,7 +2061,8 @@ typedef struct clv_server_options {
 	 .max_body = 64 << 20, .max_json = 16 << 20, .max_memory = 1 << 30, .header_timeout = 10, .idle_timeout = 75, \
 	 .drain_timeout = 30, .batching = "exact", .max_batch = 32, .log = "off", .log_fd = 2, .max_head = 32 << 10, \
 	 .max_streams = 128, .http_port = -1, .grpc_port = -1, .metrics_port = -1, \
-	 .max_sessions = 64, .max_session = (int64_t)4 << 30, .session_idle = 604800}
+	 .max_sessions = 64, .max_session = (int64_t)4 << 30, .session_idle = 604800, \
+	 .session_memory = 1 << 30}
 /* clang-format on */
 
 /** Loads all models and listens; nobody is answered before clv_server_run().

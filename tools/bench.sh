@@ -27,6 +27,7 @@ c_programs() {
 	local b
 	cmake --build "$build" -j "$JOBS" --target bench
 	for b in bench/*.c; do
+		[ "$b" != bench/serve_load.c ] || continue
 		say "== $b"
 		"$build/bench/$(basename "$b" .c)"
 	done
@@ -58,6 +59,7 @@ full)
 	suite --resume --json "$results/cpu.json"
 	"$python" bench/native.py --json "$results/native"
 	"$python" bench/link.py --json "$results/link/link.json"
+	"$python" bench/serve.py --json "$results/serve/serve.json"
 	"$python" bench/report.py "$results/cpu.json" "$results/growth.json" --page "$results/cpu.md"
 	;;
 gpu)
@@ -76,13 +78,14 @@ report)
 		mkdir -p bench/results/native
 		cp "$results"/native/*.json bench/results/native/
 	fi
-	if [ -d "$results/link" ]; then
-		mkdir -p bench/results/link
-		cp "$results/link/link.json" bench/results/link/
-	fi
+	for f in link serve; do
+		[ -e "$results/$f/$f.json" ] || continue
+		mkdir -p "bench/results/$f"
+		cp "$results/$f/$f.json" "bench/results/$f/"
+	done
 	ls bench/results/*.json >/dev/null 2>&1 || die "there are no results yet: make bench-full, make bench-gpu"
 	"$python" bench/report.py bench/results/*.json --native bench/results/native \
-		--link bench/results/link --page docs/benchmarks.md --readme README.md
+		--link bench/results/link --serve bench/results/serve --page docs/benchmarks.md --readme README.md
 	;;
 *) die "tools/bench.sh: no such benchmark: $1" ;;
 esac

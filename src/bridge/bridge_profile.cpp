@@ -2,6 +2,10 @@
 // gives its gradients away instead of adding them to .grad, and generators put back.
 #include "bridge/impl.hpp"
 
+extern "C" {
+#include "base/limits.h"
+}
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Generator.h>
 #include <ATen/record_function.h>
@@ -339,9 +343,43 @@ void br_backward_free(br_backward *b)
 	delete b;
 }
 
+namespace {
+
+// Before each node of a backward: whether the run may go on. CPU nodes run on the thread that asked for the gradients.
+struct may_go_on : torch::autograd::FunctionPreHook {
+	torch::autograd::variable_list operator()(const torch::autograd::variable_list &grads) override
+	{
+		TORCH_CHECK(!limits_here() || limits_check() == CLV_OK, "the backward was ended");
+		return grads;
+	}
+};
+
+// Accumulators of leaves, which outlive the graph, are left out.
+void ask_in_each(torch::autograd::Node *first)
+{
+	std::unordered_set<torch::autograd::Node *> seen;
+	std::vector<torch::autograd::Node *> open;
+	auto reach = [&](torch::autograd::Node *node) {
+		if (node && !dynamic_cast<torch::autograd::AccumulateGrad *>(node) && seen.insert(node).second)
+			open.push_back(node);
+	};
+	reach(first);
+	while (!open.empty()) {
+		torch::autograd::Node *node = open.back();
+		open.pop_back();
+		node->add_pre_hook(std::make_unique<may_go_on>());
+		for (const auto &edge : node->next_edges())
+			reach(edge.function.get());
+	}
+}
+
+} // namespace
+
 clv_status br_gradients(const br_tensor *loss, br_tensor *const *leaves, uint32_t n, br_tensor **out)
 {
 	BRIDGE_CATCH({
+		if (limits_here())
+			ask_in_each(borrow(loss).grad_fn().get());
 		torch::autograd::variable_list inputs;
 		for (uint32_t i = 0; i < n; i++)
 			inputs.push_back(borrow(leaves[i]));

@@ -262,13 +262,15 @@ static bool deliver(const request *r, const results *x)
 	return written() && (!r->output || save_results(x, r->output)) && (!r->compare || compare_results(x, r->compare));
 }
 
-static int deliver_outputs(const request *r, const clv_runtime *rt, clv_tensor **outputs, uint32_t n)
+/* plan: the one that served, which names them. */
+static int deliver_outputs(const request *r, const clv_runtime *rt, uint32_t plan, clv_tensor **outputs)
 {
+	uint32_t n = clv_runtime_plan_output_count(rt, plan);
 	results x = {grab((n + 1) * sizeof *x.at), n};
 	bool ok = true;
 	for (uint32_t i = 0; ok && i < n; i++) {
 		clv_port p = {.size = sizeof p};
-		ok = clv_runtime_output(rt, i, &p) == CLV_OK && read_result(&x.at[i], p.name, outputs[i]);
+		ok = clv_runtime_plan_output(rt, plan, i, &p) == CLV_OK && read_result(&x.at[i], p.name, outputs[i]);
 	}
 	ok = ok && deliver(r, &x);
 	results_free(&x);
@@ -277,11 +279,11 @@ static int deliver_outputs(const request *r, const clv_runtime *rt, clv_tensor *
 
 static int run_whole(const request *r, const clv_runtime *rt, const feed *in, const clv_boundary *b)
 {
-	uint32_t n = clv_runtime_output_count(rt);
+	uint32_t n = clv_runtime_most_outputs(rt), plan;
 	clv_tensor **outputs = grab((n + 1) * sizeof *outputs);
-	clv_status st = b ? clv_runtime_run_suffix(rt, b, outputs, n)
-	                  : clv_runtime_run(rt, (const clv_tensor *const *)in->at, in->n, outputs, n);
-	int code = st == CLV_OK ? deliver_outputs(r, rt, outputs, n) : fail_run(r->path, st);
+	clv_status st = b ? clv_runtime_run_suffix_any(rt, b, outputs, n, &plan)
+	                  : clv_runtime_run_any(rt, (const clv_tensor *const *)in->at, in->n, outputs, n, &plan);
+	int code = st == CLV_OK ? deliver_outputs(r, rt, plan, outputs) : fail_run(r->path, st);
 	for (uint32_t i = 0; i < n; i++)
 		clv_tensor_free(outputs[i]);
 	free(outputs);
@@ -455,7 +457,7 @@ static int call_and_deliver(const request *r, clv_follower *f, const feed *in)
 	}
 	if (st == CLV_OK)
 		note_ways(f);
-	int code = st == CLV_OK ? deliver_outputs(r, clv_follower_runtime(f), outputs, n) : fail_run(r->path, st);
+	int code = st == CLV_OK ? deliver_outputs(r, clv_follower_runtime(f), 0, outputs) : fail_run(r->path, st);
 	for (uint32_t i = 0; i < n; i++)
 		clv_tensor_free(outputs[i]);
 	free(outputs);

@@ -5,7 +5,7 @@ typedef struct request {
 	text_list models;
 	const char *repository, *host, *tls_cert, *tls_key, *tls_client_ca, *tokens, *log, *batching, *state;
 	int64_t port, http_port, grpc_port, metrics_port, workers, max_connections, max_per_address, max_head, max_streams,
-		max_queue, max_body, max_json, max_held, max_batch, max_sessions, max_session;
+		max_queue, max_body, max_json, max_held, max_batch, max_sessions, max_session, session_memory;
 	double header_timeout, idle_timeout, drain_delay, drain_timeout, poll, session_idle;
 	bool insecure, check;
 	loading loading;
@@ -172,6 +172,7 @@ static int run_serve(void *given)
 	o.state = r->state;
 	o.max_sessions = (uint32_t)r->max_sessions;
 	o.max_session = r->max_session;
+	o.session_memory = r->session_memory;
 	o.session_idle = r->session_idle;
 	ask_for_descriptors(r);
 	if (clv_server_create(&o, &s) != CLV_OK)
@@ -262,6 +263,9 @@ static const option options[] = {
 	OPT_FILE("state", 0, "FOLDER", state, "where sessions of files that train are kept, safe from kill -9"),
 	OPT_COUNT("max-sessions", 0, "N", max_sessions, "more are answered with 429", .preset = "64"),
 	OPT_SIZE("max-session", 0, "BYTES", max_session, "of one session on disk", .preset = "4Gi"),
+	OPT_SIZE("session-memory", 0, "BYTES", session_memory,
+             "memory for sessions; beyond it those unused longest wait on disk until they are asked for",
+             .preset = "1Gi"),
 	OPT_SECONDS("session-idle", 0, "S", session_idle, "after which a session that nobody uses ends; 0: never",
                 .preset = "604800"),
 	OPT_GROUP("log"),

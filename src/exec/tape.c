@@ -40,7 +40,7 @@ static clv_status fill(taped *t, const engine_order *o)
 	program_spec spec = {.first = o->first,
 	                     .end = o->end,
 	                     .inference = !t->trains,
-	                     .untrusted = artifact_from_file(o->a),
+	                     .untrusted = artifact_origin(o->a) != NULL,
 	                     .debug = o->o->debug,
 	                     .threads = o->o->threads};
 	code_list codes = {0};

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/limits.h"
 #include "base/mem.h"
 #include "exec/tape.h"
 
@@ -88,6 +89,7 @@ static clv_status fill(trainer *t, const artifact *a, const clv_trainer_options 
 {
 	clv_runtime_options r = runtime_options(o);
 	t->threads = o->threads;
+	t->timeout = o->timeout;
 	TRY(identify(a, &t->id));
 	TRY(training_read(a->training, &t->about));
 	TRY(runtime_create_on(a, &r, &engine_training, &t->suffix));
@@ -129,6 +131,11 @@ static clv_status create(const artifact *a, const clv_trainer_options *o, traine
 	else
 		release(t);
 	return st;
+}
+
+static void cancel(trainer *t)
+{
+	atomic_fetch_add(&t->stops, 1);
 }
 
 static const runtime *suffix_of(const trainer *t)
@@ -277,7 +284,12 @@ static clv_status run_backward(pass *x)
 		return fail(CLV_E_INPUT,
 		            "the loss depends on nothing that is trained: neither boundary nor suffix require grad");
 	TRY(find_wanted(x));
-	TRY(br_gradients(loss, x->wanted.at, x->wanted.n, x->grads));
+	limits most = {.seconds = x->t->timeout};
+	limits_enter(&most);
+	clv_status st = br_gradients(loss, x->wanted.at, x->wanted.n, x->grads), over = limits_check();
+	limits_leave(&most);
+	TRY(over); /* whatever was made of it on the way here */
+	TRY(st);
 	return check_gradients(x);
 }
 
@@ -532,7 +544,10 @@ static clv_status step_locked(trainer *t, const clv_boundary *b, const clv_tenso
 		            "(run_training_prefix)");
 	clv_status st = backup_make(t->suffix, &saved);
 	if (st == CLV_OK) {
+		limits most = {.stops = &t->stops};
+		limits_enter(&most);
 		st = step_on(&x, b, targets, n, apply, out);
+		limits_leave(&most);
 		if (st != CLV_OK && backup_restore(t->suffix, &saved) != CLV_OK)
 			t->broken = true;
 	}
@@ -669,6 +684,7 @@ static clv_status weights(const trainer *t, const artifact *suffix, const char *
 
 const trainer_fns trainer_torch = {.create = create,
                                    .release = release,
+                                   .cancel = cancel,
                                    .suffix = suffix_of,
                                    .loss = loss_of,
                                    .step = make_step,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "bridge/bridge.h"
 #include "file/training.h"
@@ -34,9 +35,11 @@ struct clv_trainer {
 	br_tensor *random; /* state of its generator; NULL: nothing draws */
 	uint64_t steps;
 	int threads;
-	bool due;    /* tied parameters wait for their step; the next one would be on old weights */
-	bool broken; /* a step of the optimizer ended in the middle: only a state helps */
-	digest id;   /* of what its states belong to */
+	double timeout;         /* of a backward */
+	_Atomic uint64_t stops; /* goes up when the step that runs is to end */
+	bool due;               /* tied parameters wait for their step; the next one would be on old weights */
+	bool broken;            /* a step of the optimizer ended in the middle: only a state helps */
+	digest id;              /* of what its states belong to */
 };
 
 typedef struct clv_trainer trainer;

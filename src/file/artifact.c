@@ -9,6 +9,7 @@ clv_status artifact_new(const char *part, artifact **out)
 	artifact *a = mem_alloc(sizeof *a);
 	TRY_MEM(a);
 	a->users = 1;
+	pthread_mutex_init(&a->made_lock, NULL);
 	a->split_id = a->boundary = a->batch = "";
 	a->weights = true;
 	clv_status st = artifact_text(a, part, &a->part);
@@ -61,6 +62,7 @@ void artifact_free(artifact *a)
 	arena_free(&a->arena);
 	file_unmap(&a->map);
 	artifact_free(a->base);
+	pthread_mutex_destroy(&a->made_lock);
 	mem_free(a);
 }
 

@@ -6,6 +6,7 @@
  * not change. */
 #pragma once
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/digest.h"
@@ -149,8 +150,10 @@ struct clv_artifact {
 	VEC(const char *) allowed; /* operators beyond the list */
 	mapping map;
 	st_file *file;
-	VEC(digest) digests; /* per entry of the file */
-	const char *signer;  /* fingerprint of the key that the file names; NULL: it is not signed */
+	VEC(digest) digests;     /* per entry of the file */
+	const char *signer;      /* fingerprint of the key that the file names; NULL: it is not signed */
+	struct made_piece *made; /* what runtimes packed of its tensors and use now (artifact_packed.h) */
+	pthread_mutex_t made_lock;
 };
 
 clv_status artifact_new(const char *part, artifact **out);
@@ -205,8 +208,8 @@ bool artifact_looks_like(const void *data, size_t n); /* the beginning of a safe
 
 /* The data of a mapped file is from now on a copy, in the same place. CLV_E_IO: the file became shorter. */
 clv_status artifact_settle(artifact *a);
-/* Made from an open file, or one itself: its plans are hostile. */
-static inline bool artifact_from_file(const artifact *a)
+/* The open file whose memory it is on: itself, or the one that it was made from; then its plans are hostile. NULL: there is none. */
+static inline const artifact *artifact_origin(const artifact *a)
 {
 	for (; a && !a->file; a = a->base)
 		;

@@ -20,6 +20,16 @@ void packed_list_free(artifact *a);
 typedef enum packed_found { PACKED_FOUND, PACKED_ABSENT, PACKED_DAMAGED } packed_found;
 packed_found packed_find(const artifact_packed *x, digest key, size_t n, const void **out);
 
+/* What a runtime packed of a file's tensors, for the others that are on the same tensors: parts of it, or plans that share
+   weights. Gone with its last user. */
+typedef struct made_piece made_piece;
+typedef void (*piece_fn)(const void *ctx, void *out);
+/* One more user of the piece. Where there is none, `make` fills it, to be found from then on; make NULL: *out is NULL. */
+clv_status made_take(const artifact *origin, digest key, size_t n, piece_fn make, const void *ctx, made_piece **out);
+void made_give(made_piece *p);              /* one user less. NULL is allowed */
+const void *made_data(const made_piece *p); /* aligned */
+bool made_any(const artifact *origin);
+
 clv_status packed_entry(const char *isa, arena *a, const char **out); /* the name of the entry */
 /* The text under ARTIFACT_PACKED_KEY, and back. Reading also sees to it that every entry of such a name is in the text. */
 clv_status packed_print(const artifact *a, strbuf *out);

@@ -139,7 +139,7 @@ static clv_status find_key(lowering *l, const slot_info *x, const packing *k, di
 	native_program *g = l->g;
 	strbuf b = STRBUF_INIT;
 	*named = false;
-	if (x->from == NONE || !(l->dry || g->store))
+	if (x->from == NONE || !(l->dry || g->store || g->origin))
 		return CLV_OK;
 	TRY(find_sources(g));
 	const source *s = &g->sources[x->from];
@@ -176,6 +176,7 @@ void packed_free(packed *x)
 		return;
 	mem_free((void *)x->k.kind);
 	mem_free((void *)x->k.spec);
+	made_give(x->made);
 	mem_free(x->memory);
 	mem_free(x);
 }
@@ -197,6 +198,19 @@ static clv_status packed_new(const slot_info *of, const packing *k, packed **out
 	return CLV_OK;
 }
 
+static void pack_made(const void *ctx, void *out)
+{
+	const packed *x = ctx;
+	x->k.pack(&x->of, x->k.spec, out);
+}
+
+static clv_status make_shared(const native_program *g, packed *x)
+{
+	TRY(made_take(g->origin, x->key, x->n, pack_made, x, &x->made));
+	x->data = made_data(x->made);
+	return CLV_OK;
+}
+
 static clv_status make(packed *x)
 {
 	TRY(limits_room((int64_t)x->n));
@@ -209,16 +223,22 @@ static clv_status make(packed *x)
 	return CLV_OK;
 }
 
-/* One from the file, or NULL data. */
+/* One from the file, or that another program made of it; or NULL data. */
 static clv_status look_up(lowering *l, const slot_info *of, packed *x)
 {
 	native_program *g = l->g;
 	TRY(find_key(l, of, &x->k, &x->key, &x->named));
-	if (!x->named || !g->store || g->packs)
+	if (!x->named || g->packs)
 		return CLV_OK;
-	packed_found found = packed_find(g->store, x->key, x->n, &x->data);
-	g->found += found == PACKED_FOUND;
-	g->damaged += found == PACKED_DAMAGED;
+	if (g->store) {
+		packed_found found = packed_find(g->store, x->key, x->n, &x->data);
+		g->found += found == PACKED_FOUND;
+		g->damaged += found == PACKED_DAMAGED;
+	}
+	if (x->data || !g->origin)
+		return CLV_OK;
+	TRY(made_take(g->origin, x->key, x->n, NULL, NULL, &x->made));
+	x->data = x->made ? made_data(x->made) : NULL;
 	return CLV_OK;
 }
 
@@ -241,20 +261,32 @@ static clv_status fill(lowering *l, const slot_info *of, packed *x)
 	if (!of->t.data)
 		return needs_once(l->g);
 	l->g->repacked++;
-	return make(x);
+	return x->named && l->g->origin ? make_shared(l->g, x) : make(x);
+}
+
+static packed *find_packed(const native_program *g, const slot_info *of, const packing *k)
+{
+	packed *x = g->packed;
+	while (x && !same_packing(x, of, k))
+		x = x->next;
+	return x;
+}
+
+static void keep(native_program *g, packed *x)
+{
+	x->next = g->packed;
+	g->packed = x;
 }
 
 clv_status low_packed(lowering *l, slot constant, const packing *k, const void **out)
 {
 	const slot_info *of = &l->s->slots.at[constant];
-	packed *x = l->g->packed;
 	if (!of->constant)
 		return fail(CLV_E_INVALID, "only constants are packed");
 	*out = &later;
 	if (l->dry && !l->main)
 		return CLV_OK;
-	while (x && !same_packing(x, of, k))
-		x = x->next;
+	packed *x = find_packed(l->g, of, k);
 	if (!x) {
 		TRY(packed_new(of, k, &x));
 		clv_status st = fill(l, of, x);
@@ -262,8 +294,7 @@ clv_status low_packed(lowering *l, slot constant, const packing *k, const void *
 			packed_free(x);
 			return st;
 		}
-		x->next = l->g->packed;
-		l->g->packed = x;
+		keep(l->g, x);
 	}
 	*out = x->data;
 	return of->from == NONE ? CLV_OK : vec_push(&l->packs, of->from);
@@ -291,17 +322,48 @@ static bool is_read(const lowering *l, value_id v)
 	return l->g->kept[v] || (l->g->last[v] != NONE && l->g->last[v] >= l->first);
 }
 
+/* *out is NULL where nobody made it. */
+static clv_status find_whole(lowering *l, const slot_info *of, packed **out)
+{
+	TRY(packed_new(of, &whole, out));
+	clv_status st = look_up(l, of, *out);
+	if (st == CLV_OK && (*out)->data) {
+		keep(l->g, *out);
+		return CLV_OK;
+	}
+	packed_free(*out);
+	*out = NULL;
+	return st;
+}
+
 clv_status packed_value(lowering *l, value_id v)
 {
 	slot_info *x = &l->s->slots.at[l->s->slot_of[v]];
-	packed probe = {.of = x->t, .k = whole};
-	if (x->t.data || !l->g->store || !is_read(l, v) || !nt_is_dense(&x->t))
+	if (x->t.data || !(l->g->store || l->g->origin) || !is_read(l, v) || !nt_is_dense(&x->t))
 		return CLV_OK;
-	probe.n = value_bytes_of(&x->t, NULL);
-	TRY(look_up(l, x, &probe));
-	if (probe.data)
-		x->t.data = (char *)probe.data; /* a constant: nobody writes it */
+	packed *p = find_packed(l->g, x, &whole);
+	if (!p)
+		TRY(find_whole(l, x, &p));
+	if (p)
+		x->t.data = (char *)p->data; /* a constant: nobody writes it */
 	return CLV_OK;
+}
+
+/* A value that was computed: for other programs on the same tensors, which need not do it again. */
+static clv_status share_value(lowering *l, const slot_info *of)
+{
+	packed *x;
+	if (!l->g->origin || find_packed(l->g, of, &whole))
+		return CLV_OK;
+	TRY(packed_new(of, &whole, &x));
+	clv_status st = look_up(l, of, x);
+	if (st == CLV_OK && x->named && !x->data)
+		st = make_shared(l->g, x);
+	if (st == CLV_OK && x->data)
+		keep(l->g, x);
+	else
+		packed_free(x);
+	return st;
 }
 
 static bool was_packed(const lowering *l, value_id v)
@@ -324,7 +386,9 @@ static clv_status use_value(lowering *l, value_id v)
 		return CLV_OK;
 	if (!l->s->slots.at[s].t.data)
 		return needs_once(l->g);
-	return l->g->packs && nt_is_dense(low_at(l, s)) ? low_packed(l, s, &whole, &data) : CLV_OK;
+	if (!nt_is_dense(low_at(l, s)))
+		return CLV_OK;
+	return l->g->packs ? low_packed(l, s, &whole, &data) : share_value(l, &l->s->slots.at[s]);
 }
 
 clv_status low_reads(lowering *l, slot constant)

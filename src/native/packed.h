@@ -14,7 +14,8 @@ typedef struct packed {
 	packing k; /* kind and spec are owned */
 	size_t n;
 	const void *data; /* aligned; in the file, or in memory */
-	void *memory;     /* NULL: it is in the file */
+	void *memory;     /* NULL: it is in the file, or shared */
+	made_piece *made; /* shared by all that is made of the file; NULL: it is not */
 	bool named;       /* it has a key */
 	digest key;
 } packed;

@@ -303,7 +303,8 @@ static clv_status fill(native_program *g, const engine_order *o)
 	g->k = native_kernels_here();
 	g->lays = *g->k;
 	g->isa = native_isa_name(g->k);
-	g->store = packed_for(o->a, g->isa);
+	g->origin = artifact_origin(o->a);
+	g->store = g->origin ? packed_for(g->origin, g->isa) : NULL;
 	TRY(memory_store_new(&g->given));
 	TRY(team_get_lent(o->o->threads, o->lend, &g->team));
 	g->threads = team_threads(g->team);

@@ -128,6 +128,7 @@ typedef struct native_program {
 	struct packed *packed;
 	source *sources;                     /* per value; NULL: not known yet */
 	const struct artifact_packed *store; /* packed weights of the file; NULL: there are none */
+	const artifact *origin;              /* the open file, with which packed weights are shared; NULL: there is none */
 	uint32_t found, repacked, damaged;   /* pieces: of the file, made in memory, of the file and of no use */
 } native_program;
 

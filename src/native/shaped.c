@@ -60,7 +60,8 @@ static clv_status make_once(native_program *g)
 {
 	if (g->part[PART_ONCE + 1] == g->part[PART_ONCE] || g->once)
 		return CLV_OK;
-	g->once_waits = g->store && !g->once_wanted && !g->packs;
+	bool known = g->store || (g->origin && made_any(g->origin)); /* what is made of it, or some */
+	g->once_waits = known && !g->once_wanted && !g->packs;
 	return g->once_waits ? shaped_lower(g, PART_ONCE, NULL, NULL, &g->once)
 	                     : make_part(g, PART_ONCE, NULL, &g->once, &g->once_frame);
 }
@@ -87,7 +88,7 @@ static clv_status make_parts(native_program *g, const int64_t *symbols, shaped *
 	return st;
 }
 
-/* What is made once is computed only if the file does not have all that is read of it. */
+/* What is made once is computed only if neither the file nor another program on its tensors has all that is read of it. */
 static clv_status make_shaped(native_program *g, const int64_t *symbols, shaped **out)
 {
 	clv_status st = make_parts(g, symbols, out);

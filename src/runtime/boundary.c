@@ -282,6 +282,7 @@ typedef struct suffix_call {
 	const boundary *b;
 	clv_tensor **outputs;
 	uint32_t noutputs;
+	uint32_t *plan; /* NULL: of the same names as those of the first plan */
 } suffix_call;
 
 static clv_status run_tensors(const suffix_call *c, uint32_t i, clv_tensor **inputs, int64_t *symbols)
@@ -295,7 +296,7 @@ static clv_status run_tensors(const suffix_call *c, uint32_t i, clv_tensor **inp
 	run_call call = {
 		.inputs = inputs, .symbols = e->of.p->symbols.n ? symbols : NULL, .wants_version = &b->weight_version};
 	TRY(runtime_check_sizes(r, i, &call));
-	return runtime_run_named(r, i, &call, c->outputs, c->noutputs);
+	return runtime_run_named(r, i, &call, c->outputs, c->noutputs, c->plan);
 }
 
 static clv_status run_suffix(void *ctx, uint32_t i)
@@ -313,16 +314,27 @@ static clv_status run_suffix(void *ctx, uint32_t i)
 	return st;
 }
 
-clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs, uint32_t noutputs)
+static clv_status run_checked(suffix_call *c)
 {
 	uint32_t i;
-	if (!r || !b || (noutputs && !outputs))
+	if (!c->r || !c->b || (c->noutputs && !c->outputs))
 		return fail(CLV_E_INVALID, "clv_runtime_run_suffix: an argument is NULL");
-	if (r->part != PART_SUFFIX)
+	if (c->r->part != PART_SUFFIX)
 		return fail(CLV_E_INVALID, "this runtime is no suffix; clv_runtime_options.part makes one of a cut model");
-	TRY(find_plan(r, b, &i));
-	suffix_call c = {r, b, outputs, noutputs};
-	return runtime_serve_suffix(r, i, run_suffix, &c);
+	TRY(find_plan(c->r, c->b, &i));
+	return runtime_serve_suffix(c->r, i, run_suffix, c);
+}
+
+clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs, uint32_t noutputs)
+{
+	return run_checked(&(suffix_call){r, b, outputs, noutputs, NULL});
+}
+
+clv_status clv_runtime_run_suffix_any(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
+                                      uint32_t noutputs, uint32_t *which)
+{
+	return which ? run_checked(&(suffix_call){r, b, outputs, noutputs, which})
+	             : fail(CLV_E_INVALID, "clv_runtime_run_suffix_any needs a place for the plan");
 }
 
 /* ---- for training ------------------------------------------------------------------------------------------------- */

@@ -212,9 +212,9 @@ clv_status runtime_fail_outputs(const runtime *r, uint32_t i)
 	list_names(&r->plans.at[i], &b);
 	strbuf_puts(&b, ", not ");
 	list_names(&r->plans.at[0], &b);
-	strbuf_puts(&b,
-	            " as on its example: these names alone are known here; load the file in Python, or have the forward "
-	            "return the same names on all data");
+	strbuf_puts(
+		&b, " as on its example: clv_runtime_run_any() gives both; or have the forward return the same names on all "
+			"data");
 	return strbuf_fail(CLV_E_UNSUPPORTED, &b);
 }
 

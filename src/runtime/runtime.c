@@ -320,6 +320,26 @@ clv_status clv_runtime_output(const clv_runtime *r, uint32_t i, clv_port *out)
 	           : fail(CLV_E_INVALID, "clv_runtime_output: there is no output %u", i);
 }
 
+uint32_t clv_runtime_plan_output_count(const clv_runtime *r, uint32_t which)
+{
+	return r && which < r->plans.n ? r->plans.at[which].outputs.n : 0;
+}
+
+clv_status clv_runtime_plan_output(const clv_runtime *r, uint32_t which, uint32_t i, clv_port *out)
+{
+	return out && i < clv_runtime_plan_output_count(r, which)
+	           ? give_port(&r->plans.at[which].outputs.at[i], out)
+	           : fail(CLV_E_INVALID, "clv_runtime_plan_output: there is no output %u of plan %u", i, which);
+}
+
+uint32_t clv_runtime_most_outputs(const clv_runtime *r)
+{
+	uint32_t most = 0;
+	for (uint32_t i = 0; r && i < r->plans.n; i++)
+		most = r->plans.at[i].outputs.n > most ? r->plans.at[i].outputs.n : most;
+	return most;
+}
+
 static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
 {
 	const plan *p = e->of.p;
@@ -825,10 +845,25 @@ static clv_status refuse_outputs(const runtime *r, uint32_t i, const run_call *c
 	return st == CLV_OK ? runtime_fail_outputs(r, i) : st;
 }
 
+/* The caller learns from *plan what the outputs are called. */
+static clv_status run_any(const runtime *r, uint32_t i, const run_call *call, clv_tensor **outputs, uint32_t noutputs,
+                          uint32_t *which)
+{
+	uint32_t n = r->plans.at[i].noutputs;
+	if (n > noutputs)
+		return fail(CLV_E_INPUT, "the model gives %u outputs on this data, the call has room for %u", n, noutputs);
+	for (uint32_t k = n; k < noutputs; k++)
+		outputs[k] = NULL;
+	*which = i;
+	return runtime_run_plan(r, i, call, outputs);
+}
+
 clv_status runtime_run_named(const runtime *r, uint32_t i, const run_call *call, clv_tensor **outputs,
-                             uint32_t noutputs)
+                             uint32_t noutputs, uint32_t *which)
 {
 	const runtime_plan *e = &r->plans.at[i];
+	if (which)
+		return run_any(r, i, call, outputs, noutputs, which);
 	if (e->other_outputs)
 		return refuse_outputs(r, i, call);
 	if (e->noutputs != noutputs)
@@ -841,23 +876,36 @@ typedef struct whole_call {
 	clv_tensor *const *inputs;
 	clv_tensor **outputs;
 	uint32_t noutputs;
+	uint32_t *plan;
 } whole_call;
 
 static clv_status run_whole(void *ctx, uint32_t i)
 {
 	const whole_call *c = ctx;
-	return runtime_run_named(c->r, i, &(run_call){.inputs = c->inputs}, c->outputs, c->noutputs);
+	return runtime_run_named(c->r, i, &(run_call){.inputs = c->inputs}, c->outputs, c->noutputs, c->plan);
+}
+
+static clv_status run_checked(const whole_call *c, uint32_t ninputs)
+{
+	if (!c->r || (ninputs && !c->inputs) || (c->noutputs && !c->outputs))
+		return fail(CLV_E_INVALID, "clv_runtime_run: an argument is NULL");
+	if (c->r->part == PART_SUFFIX)
+		return fail(CLV_E_INVALID, "this is a suffix: clv_runtime_run_suffix runs it, on the boundary of a prefix");
+	return runtime_serve(c->r, c->inputs, ninputs, run_whole, (void *)c);
 }
 
 clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                            clv_tensor **outputs, uint32_t noutputs)
 {
-	if (!r || (ninputs && !inputs) || (noutputs && !outputs))
-		return fail(CLV_E_INVALID, "clv_runtime_run: an argument is NULL");
-	if (r->part == PART_SUFFIX)
-		return fail(CLV_E_INVALID, "this is a suffix: clv_runtime_run_suffix runs it, on the boundary of a prefix");
-	whole_call c = {r, (clv_tensor *const *)inputs, outputs, noutputs};
-	return runtime_serve(r, c.inputs, ninputs, run_whole, &c);
+	whole_call c = {r, (clv_tensor *const *)inputs, outputs, noutputs, NULL};
+	return run_checked(&c, ninputs);
+}
+
+clv_status clv_runtime_run_any(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
+                               clv_tensor **outputs, uint32_t noutputs, uint32_t *which)
+{
+	whole_call c = {r, (clv_tensor *const *)inputs, outputs, noutputs, which};
+	return which ? run_checked(&c, ninputs) : fail(CLV_E_INVALID, "clv_runtime_run_any needs a place for the plan");
 }
 
 static clv_status report_plan(const runtime *r, uint32_t i, strbuf *b)

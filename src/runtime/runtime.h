@@ -157,8 +157,8 @@ clv_status runtime_boundary_of(const runtime *r, clv_tensor *const *inputs, uint
 /* Whether plan i was recorded at the sizes of this call, or need not be. */
 clv_status runtime_check_sizes(const runtime *r, uint32_t i, const run_call *call);
 /* Runs plan i for a caller who knows outputs by the names that the first plan gives them: CLV_E_UNSUPPORTED where the data
-   leads to others. */
+   leads to others. `plan` not NULL: it takes all names, and *plan is i. */
 clv_status runtime_run_named(const runtime *r, uint32_t i, const run_call *call, clv_tensor **outputs,
-                             uint32_t noutputs);
+                             uint32_t noutputs, uint32_t *plan);
 /* Runs plan i; outputs: what a caller gets. */
 clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *call, clv_tensor **outputs);

@@ -63,6 +63,12 @@ void clv_trainer_free(clv_trainer *t)
 		trainer_torch.release(t);
 }
 
+void clv_trainer_cancel(clv_trainer *t)
+{
+	if (t)
+		trainer_torch.cancel(t);
+}
+
 const clv_runtime *trainer_suffix(const clv_trainer *t)
 {
 	return trainer_torch.suffix(t);

@@ -7,6 +7,7 @@
 typedef struct trainer_fns {
 	clv_status (*create)(const artifact *a, const clv_trainer_options *o, clv_trainer **out);
 	void (*release)(clv_trainer *t);
+	void (*cancel)(clv_trainer *t);
 	/* What runs the suffix, and the loss on its outputs and the targets. Borrowed. */
 	const clv_runtime *(*suffix)(const clv_trainer *t);
 	const clv_runtime *(*loss)(const clv_trainer *t);

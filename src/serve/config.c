@@ -1,4 +1,4 @@
-/* config.pbtxt: protocol buffers as text. Fields are walked with their path; three of them are taken, others are named. */
+/* config.pbtxt: protocol buffers as text. Fields are walked with their path; some of them are taken, others are named. */
 #include "serve/config.h"
 
 #include <errno.h>
@@ -100,8 +100,11 @@ static clv_status take(reader *r, const char *path)
 		if (!number)
 			return malformed(r, "a version is no number");
 		TRY(vec_push(&c->versions, n));
-	} else if (strcmp(path, "version_policy.latest.num_versions") == 0 && n != 1) {
-		note_unused(r, "version_policy");
+		c->latest = INT64_MAX;
+	} else if (strcmp(path, "version_policy.latest.num_versions") == 0) {
+		if (!number || n < 1)
+			return malformed(r, "num_versions is no number from 1 on");
+		c->latest = n;
 	}
 	return CLV_OK;
 }
@@ -148,17 +151,15 @@ static clv_status read_fields(reader *r, const char *path, unsigned depth, char 
 			TRY(next(r));
 		TRY(r->kind == '[' ? read_list(r, inner, depth) : read_value(r, inner, depth));
 		if (strcmp(inner, "version_policy.all") == 0)
-			note_unused(r, "version_policy");
+			r->c->latest = INT64_MAX;
 	}
 }
 
 clv_status model_config_parse(const char *text, size_t n, model_config *out)
 {
 	reader r = {.at = text, .end = text + n, .line = 1, .c = out};
-	*out = (model_config){.max_batch = -1};
+	*out = (model_config){.max_batch = -1, .latest = 1};
 	TRY(read_fields(&r, "", 0, '\0'));
-	if (out->versions.n > 1)
-		note_unused(&r, "version_policy"); /* of those, the newest is served */
 	return out->unused.failed ? fail_nomem() : CLV_OK;
 }
 
@@ -168,7 +169,7 @@ clv_status model_config_read(const char *folder, model_config *out)
 	uint8_t *data;
 	size_t n;
 	struct stat info;
-	*out = (model_config){.max_batch = -1};
+	*out = (model_config){.max_batch = -1, .latest = 1};
 	if (!folder)
 		return CLV_OK;
 	strbuf_printf(&path, "%s/config.pbtxt", folder);

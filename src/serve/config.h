@@ -7,7 +7,8 @@
 typedef struct model_config {
 	char *name;            /* NULL: not said */
 	int64_t max_batch;     /* max_batch_size; -1: not said */
-	VEC(int64_t) versions; /* version_policy.specific; none: the newest of all */
+	VEC(int64_t) versions; /* version_policy.specific; none: all of them */
+	int64_t latest;        /* how many of those, the newest; INT64_MAX: all */
 	strbuf unused;         /* fields that mean nothing here: "instance_group, input" */
 	uint64_t digest;       /* of its text; 0: there is none */
 } model_config;

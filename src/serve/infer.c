@@ -114,13 +114,13 @@ static clv_status run_on(exchange *x, clv_tensor *const *inputs, uint32_t n)
 		TRY(clv_runtime_run_prefix(m->runtime, (const clv_tensor *const *)inputs, n, &c->crossing));
 		return take_crossing(c);
 	}
-	uint32_t noutputs = clv_runtime_output_count(m->runtime);
+	uint32_t noutputs = clv_runtime_most_outputs(m->runtime);
 	c->results = mem_alloc((noutputs + 1) * sizeof *c->results);
 	TRY_MEM(c->results);
-	clv_status st = c->boundary
-	                    ? clv_runtime_run_suffix(m->runtime, c->boundary, c->results, noutputs)
-	                    : clv_runtime_run(m->runtime, (const clv_tensor *const *)inputs, n, c->results, noutputs);
-	c->nresults = st == CLV_OK ? noutputs : 0;
+	clv_status st = c->boundary ? clv_runtime_run_suffix_any(m->runtime, c->boundary, c->results, noutputs, &c->plan)
+	                            : clv_runtime_run_any(m->runtime, (const clv_tensor *const *)inputs, n, c->results,
+	                                                  noutputs, &c->plan);
+	c->nresults = st == CLV_OK ? clv_runtime_plan_output_count(m->runtime, c->plan) : 0;
 	return st;
 }
 

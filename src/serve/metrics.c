@@ -192,12 +192,14 @@ static clv_status put_histograms(server *s, strbuf *b)
 
 clv_status metrics_write(server *s, strbuf *b)
 {
+	uint32_t held, all = sessions_count(s, &held);
 	put_gauge(b, "cleave_connections", "Open connections.", s->nconnections);
 	put_gauge(b, "cleave_requests_open", "Requests that have no answer yet.", s->nexchanges);
 	put_gauge(b, "cleave_bytes_held", "Bytes of open requests and of answers that wait to be read.",
 	          atomic_load(&s->bytes_held));
 	put_gauge(b, "cleave_ready", "Whether the server is ready.", server_is_ready(s));
-	put_gauge(b, "cleave_sessions", "Sessions of training.", sessions_count(s));
+	put_gauge(b, "cleave_sessions", "Sessions of training.", all);
+	put_gauge(b, "cleave_sessions_in_memory", "Those of them that are not on disk alone.", held);
 	put_refusals(s, b);
 	TRY(put_counters(s, b));
 	return put_histograms(s, b);

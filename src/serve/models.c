@@ -1,6 +1,6 @@
 /* Models and where they come from: files that are named, or a repository, a folder with <model>/<version>/<file>.clv or
- * <model>.clv. A version that runs is counted by those who use it: a new one takes its place at once, and the old one goes when
- * its last request has its answer.
+ * <model>.clv. Of a model those versions run that its configuration names, else the newest. One that runs is counted by those who
+ * use it: what is loaded takes its place at once, and the old one goes when its last request has its answer.
  *
  * What clients call a model is compared with names that are known. It never becomes a part of a path. */
 #include <dirent.h>
@@ -17,20 +17,34 @@
 
 #define TRAINS_ALONE "steps of training run one at a time"
 
-enum { CUTS_MOST = 16 };
+enum { CUTS_MOST = 16, VERSION_TEXT = 24 };
 
 typedef struct stamp {
 	int64_t size, time, number;
 	uint64_t config;
 } stamp;
 
+/* What a folder is called that has a version. */
+typedef struct version_name {
+	int64_t number;
+	char text[VERSION_TEXT];
+} version_name;
+
+typedef VEC(version_name) version_names;
+
+typedef struct known_version {
+	version_name is;
+	served *now;  /* NULL: it could not be loaded */
+	stamp stamp;  /* of the file that was looked at last */
+	char *reason; /* why that cannot be loaded; NULL: it can */
+} known_version;
+
 typedef struct model {
 	char *name, *path; /* path: a file, or the folder of its versions */
 	bool folder, wanted;
-	served *now;        /* NULL: it is not loaded */
-	VEC(served *) cuts; /* of `now` */
-	stamp stamp;        /* of the file that was looked at last */
-	char *reason;       /* why it is not loaded; NULL: nobody asked */
+	VEC(known_version) versions; /* the newest first */
+	VEC(served *) cuts;          /* of those */
+	char *reason;                /* why there are none; NULL: nobody asked */
 } model;
 
 struct models {
@@ -175,29 +189,61 @@ static clv_status each_entry(const char *folder, entry_fn each, void *ctx)
 	return CLV_OK;
 }
 
-typedef struct newest {
-	int64_t number;
-	char text[24];
-	const model_config *config; /* NULL: there is none */
-} newest;
-
-static bool is_listed(const model_config *c, int64_t version)
-{
-	bool listed = !c || !c->versions.n;
-	for (uint32_t i = 0; c && i < c->versions.n; i++)
-		listed |= c->versions.at[i] == version;
-	return listed;
-}
+typedef struct listing {
+	version_names *to;
+	clv_status st;
+} listing;
 
 static bool see_version(void *ctx, const char *name)
 {
-	newest *best = ctx;
-	int64_t n;
-	if (strlen(name) < sizeof best->text && http_number(name, &n) && n > best->number && is_listed(best->config, n)) {
-		best->number = n;
-		snprintf(best->text, sizeof best->text, "%s", name);
+	listing *l = ctx;
+	version_name v;
+	if (strlen(name) >= sizeof v.text || !http_number(name, &v.number))
+		return true;
+	snprintf(v.text, sizeof v.text, "%s", name);
+	l->st = vec_push(l->to, v);
+	return l->st == CLV_OK;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+	const version_name *x = a, *y = b;
+	return x->number > y->number ? -1 : x->number < y->number ? 1 : strcmp(x->text, y->text);
+}
+
+static bool is_named(const model_config *c, int64_t number)
+{
+	bool named = !c->versions.n;
+	for (uint32_t i = 0; i < c->versions.n; i++)
+		named |= c->versions.at[i] == number;
+	return named;
+}
+
+/* Those of all that the configuration wants. A number that two folders have counts once. */
+static void choose_versions(const model_config *c, version_names *all)
+{
+	uint32_t kept = 0;
+	if (all->n)
+		qsort(all->at, all->n, sizeof *all->at, newest_first);
+	for (uint32_t i = 0; i < all->n; i++) {
+		bool again = kept && all->at[kept - 1].number == all->at[i].number;
+		if (!again && is_named(c, all->at[i].number) && (int64_t)kept < c->latest)
+			all->at[kept++] = all->at[i];
 	}
-	return true;
+	all->n = kept;
+}
+
+/* The newest first. */
+static clv_status list_versions(const model *m, const model_config *c, version_names *out)
+{
+	static const version_name only = {.number = 1, .text = "1"};
+	if (!m->folder)
+		return vec_push(out, only);
+	listing l = {.to = out};
+	TRY(each_entry(m->path, see_version, &l));
+	TRY(l.st);
+	choose_versions(c, out);
+	return out->n ? CLV_OK : fail(CLV_E_NOT_FOUND, "%s has no folder with a version that is to be served", m->path);
 }
 
 static bool see_file(void *ctx, const char *name)
@@ -213,18 +259,12 @@ static bool see_file(void *ctx, const char *name)
 	return true;
 }
 
-/* The file of the newest version that the configuration names. */
-static clv_status find_file(const model *m, const model_config *c, newest *version, char **out)
+static clv_status find_file(const model *m, const version_name *v, char **out)
 {
 	char *folder, *file = NULL;
-	*version = (newest){.number = 1, .text = "1"};
 	if (!m->folder)
 		return (*out = mem_strdup(m->path, strlen(m->path))) ? CLV_OK : fail_nomem();
-	*version = (newest){.number = -1, .config = c};
-	TRY(each_entry(m->path, see_version, version));
-	if (version->number < 0)
-		return fail(CLV_E_NOT_FOUND, "%s has no folder with a version", m->path);
-	TRY(join(m->path, version->text, &folder));
+	TRY(join(m->path, v->text, &folder));
 	clv_status st = each_entry(folder, see_file, &file);
 	if (st == CLV_OK && !file)
 		st = fail(CLV_E_NOT_FOUND, "%s has no .clv file", folder);
@@ -235,49 +275,45 @@ static clv_status find_file(const model *m, const model_config *c, newest *versi
 	return st;
 }
 
-static clv_status stamp_of(const char *path, int64_t number, stamp *out)
+static clv_status stamp_of(const char *path, uint64_t config, stamp *out)
 {
 	struct stat info;
 	if (stat(path, &info) != 0)
 		return fail(CLV_E_IO, "%s: %s", path, strerror(errno));
-	*out = (stamp){info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec,
-	               (int64_t)info.st_ino ^ (number << 40), 0};
+	*out = (stamp){info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec, (int64_t)info.st_ino, config};
 	return CLV_OK;
 }
 
-static clv_status open_with(server *s, const model *m, const model_config *c, stamp *when, served **out)
+/* The file of a version, and what it is like. */
+static clv_status look_at(const model *m, const model_config *c, const version_name *v, char **path, stamp *when)
 {
-	newest version;
-	char *path;
-	clv_artifact *a;
-	clv_open_options o = s->o.open ? *s->o.open : (clv_open_options)CLV_OPEN_OPTIONS_INIT;
-	o.copy = true;
-	TRY(find_file(m, c, &version, &path));
-	clv_status st = stamp_of(path, version.number, when);
-	when->config = c->digest;
-	if (st == CLV_OK && c->name && c->name[0] && strcmp(c->name, m->name) != 0)
-		st = fail(CLV_E_INVALID, "config.pbtxt is of the model \"%s\", its folder is called \"%s\"", c->name, m->name);
-	if (st == CLV_OK)
-		st = clv_artifact_open(path, &o, &a);
-	if (st == CLV_OK)
-		st = served_new(s, m->name, version.text, a, c->max_batch, out);
-	mem_free(path);
+	TRY(find_file(m, v, path));
+	clv_status st = stamp_of(*path, c->digest, when);
+	if (st != CLV_OK)
+		mem_free(*path);
 	return st;
 }
 
-static clv_status open_version(server *s, const model *m, stamp *when, served **out)
+static clv_status open_version(server *s, const model *m, const model_config *c, const version_name *v,
+                               const char *path, served **out)
 {
-	model_config c;
-	clv_status st = model_config_read(m->folder ? m->path : NULL, &c);
-	if (st == CLV_OK)
-		st = open_with(s, m, &c, when, out);
-	if (st == CLV_OK && c.unused.n) {
-		server_say(s, "model %s: these fields of config.pbtxt change nothing here: %.*s", m->name, (int)c.unused.n,
-		           c.unused.at);
-		(void)strbuf_take(&c.unused, &(*out)->unused);
-	}
-	model_config_free(&c);
-	return st;
+	clv_artifact *a;
+	clv_open_options o = s->o.open ? *s->o.open : (clv_open_options)CLV_OPEN_OPTIONS_INIT;
+	o.copy = true;
+	TRY(clv_artifact_open(path, &o, &a));
+	TRY(served_new(s, m->name, v->text, a, c->max_batch, out));
+	(*out)->unused = c->unused.n ? mem_strdup(c->unused.at, c->unused.n) : NULL;
+	return CLV_OK;
+}
+
+/* What clients see of a model is asked for by all of this. */
+static clv_status read_config(const model *m, model_config *c, version_names *versions)
+{
+	TRY(model_config_read(m->folder ? m->path : NULL, c));
+	if (c->name && c->name[0] && strcmp(c->name, m->name) != 0)
+		return fail(CLV_E_INVALID, "config.pbtxt is of the model \"%s\", its folder is called \"%s\"", c->name,
+		            m->name);
+	return list_versions(m, c, versions);
 }
 
 /* ---- the list ---------------------------------------------------------------------------------------------------------------- */
@@ -290,11 +326,50 @@ static model *find(models *l, const char *name, size_t n)
 	return NULL;
 }
 
-static void drop_cuts(model *m)
+/* With the lock. */
+static known_version *find_version(model *m, const char *text)
 {
-	for (uint32_t i = 0; i < m->cuts.n; i++)
-		served_free(m->cuts.at[i]);
-	vec_free(&m->cuts);
+	for (uint32_t k = 0; k < m->versions.n; k++)
+		if (strcmp(m->versions.at[k].is.text, text) == 0)
+			return &m->versions.at[k];
+	return NULL;
+}
+
+/* text NULL: the newest that runs. */
+static served *running(model *m, const char *text)
+{
+	for (uint32_t k = 0; k < m->versions.n; k++)
+		if (m->versions.at[k].now && (!text || strcmp(m->versions.at[k].is.text, text) == 0))
+			return m->versions.at[k].now;
+	return NULL;
+}
+
+static bool is_running(model *m, const served *which)
+{
+	return which && running(m, which->version) == which;
+}
+
+typedef VEC(served *) served_list;
+
+static void free_list(served_list *l)
+{
+	for (uint32_t i = 0; i < l->n; i++)
+		served_free(l->at[i]);
+	vec_free(l);
+}
+
+/* Out of the list, to be released without the lock: what has no room to wait is released at once. */
+static void take_cuts(model *m, const char *version, served_list *to)
+{
+	uint32_t kept = 0;
+	for (uint32_t k = 0; k < m->cuts.n; k++) {
+		served *cut = m->cuts.at[k];
+		if (strcmp(cut->version, version) != 0)
+			m->cuts.at[kept++] = cut;
+		else if (vec_push(to, cut) != CLV_OK)
+			served_free(cut);
+	}
+	m->cuts.n = kept;
 }
 
 static clv_status add_model(models *l, const char *name, size_t n, const char *path, bool folder, bool wanted)
@@ -319,60 +394,177 @@ static clv_status add_locked(models *l, const char *name, size_t n, const char *
 	return st;
 }
 
-static void put_in_place(models *l, uint32_t i, served *now, const stamp *when, const char *reason)
+static void set_text(char **at, const char *text)
 {
-	pthread_mutex_lock(&l->lock);
-	model *m = &l->all.at[i];
-	served *old = NULL;
-	model cuts = {0};
-	if (now || !reason) {
-		old = m->now;
-		m->now = now;
-		cuts.cuts.at = m->cuts.at, cuts.cuts.n = m->cuts.n, cuts.cuts.cap = m->cuts.cap;
-		m->cuts.at = NULL, m->cuts.n = m->cuts.cap = 0;
-	}
-	mem_free(m->reason);
-	m->reason = reason ? mem_strdup(reason, strlen(reason)) : NULL;
-	if (when)
-		m->stamp = *when;
-	if (old && now && strcmp(old->version, now->version) == 0) {
-		tally_move(old, now);
-		old->heir = served_ref(now);
-	}
-	pthread_mutex_unlock(&l->lock);
-	served_free(old);
-	drop_cuts(&cuts);
+	mem_free(*at);
+	*at = text ? mem_strdup(text, strlen(text)) : NULL;
 }
 
-/* What cannot be loaded does not take the place of what runs. */
-static clv_status load(server *s, uint32_t i)
+/* With the lock; where it belongs among the others. */
+static clv_status add_version(model *m, const version_name *is, known_version **out)
+{
+	uint32_t k = 0;
+	TRY(vec_push(&m->versions, (known_version){0}));
+	while (k + 1 < m->versions.n && m->versions.at[k].is.number > is->number)
+		k++;
+	memmove(m->versions.at + k + 1, m->versions.at + k, (m->versions.n - 1 - k) * sizeof *m->versions.at);
+	m->versions.at[k] = (known_version){.is = *is};
+	*out = &m->versions.at[k];
+	return CLV_OK;
+}
+
+/* What cannot be loaded (now is NULL) does not take the place of what runs. Takes `now`. */
+static clv_status put_in_place(models *l, uint32_t i, const version_name *is, served *now, const stamp *when,
+                               const char *reason)
+{
+	served_list old = {0};
+	pthread_mutex_lock(&l->lock);
+	model *m = &l->all.at[i];
+	known_version *v = find_version(m, is->text);
+	served *before = NULL;
+	clv_status st = v ? CLV_OK : add_version(m, is, &v);
+	if (st == CLV_OK) {
+		v->stamp = *when;
+		set_text(&v->reason, reason);
+		set_text(&m->reason, NULL);
+	}
+	if (st == CLV_OK && now) {
+		before = v->now;
+		v->now = now;
+		take_cuts(m, is->text, &old);
+	}
+	if (before) {
+		tally_move(before, now);
+		before->heir = served_ref(now);
+	}
+	pthread_mutex_unlock(&l->lock);
+	served_free(st == CLV_OK ? before : now);
+	free_list(&old);
+	return st;
+}
+
+static bool is_among(const version_names *all, const char *text)
+{
+	for (uint32_t i = 0; i < all->n; i++)
+		if (strcmp(all->at[i].text, text) == 0)
+			return true;
+	return false;
+}
+
+/* With the lock. */
+static bool all_run(model *m, const version_names *wanted)
+{
+	bool all = true;
+	for (uint32_t i = 0; i < wanted->n; i++)
+		all &= running(m, wanted->at[i].text) != NULL;
+	return all;
+}
+
+static bool has_others(const model *m, const version_names *wanted)
+{
+	for (uint32_t k = 0; k < m->versions.n; k++)
+		if (!is_among(wanted, m->versions.at[k].is.text))
+			return true;
+	return false;
+}
+
+/* Versions that are not wanted go once all that are wanted run. wanted NULL: all go, at once. */
+static void drop_versions(models *l, uint32_t i, const version_names *wanted)
+{
+	served_list old = {0};
+	uint32_t kept = 0;
+	pthread_mutex_lock(&l->lock);
+	model *m = &l->all.at[i];
+	bool now = !wanted || all_run(m, wanted);
+	for (uint32_t k = 0; k < m->versions.n; k++) {
+		known_version v = m->versions.at[k];
+		if (!now || (wanted && is_among(wanted, v.is.text))) {
+			m->versions.at[kept++] = v;
+			continue;
+		}
+		take_cuts(m, v.is.text, &old);
+		if (v.now && vec_push(&old, v.now) != CLV_OK)
+			served_free(v.now);
+		mem_free(v.reason);
+	}
+	m->versions.n = kept;
+	pthread_mutex_unlock(&l->lock);
+	free_list(&old);
+}
+
+static clv_status load_version(server *s, uint32_t i, const model_config *c, const version_name *v, bool anew)
 {
 	models *l = s->models;
+	model *m = &l->all.at[i];
+	char *path = NULL;
 	stamp when = {0};
 	served *now = NULL;
-	clv_status st = open_version(s, &l->all.at[i], &when, &now);
+	known_version *known = find_version(m, v->text);
+	clv_status st = look_at(m, c, v, &path, &when);
+	if (st == CLV_OK && !anew && known && memcmp(&when, &known->stamp, sizeof when) == 0) {
+		mem_free(path);
+		return CLV_OK;
+	}
+	if (st == CLV_OK)
+		st = open_version(s, m, c, v, path, &now);
+	mem_free(path);
 	if (st == CLV_OK)
 		server_say(s, "model %s version %s is ready (%s%s)", now->name, now->version, clv_runtime_engine(now->runtime),
 		           clv_runtime_sandboxed(now->runtime) ? ", in a sandbox" : "");
 	else
-		server_say(s, "model %s cannot be loaded: %s", l->all.at[i].name, status_message());
-	put_in_place(l, i, now, &when, st == CLV_OK ? NULL : clv_status_name(st));
-	return st;
+		server_say(s, "model %s version %s cannot be loaded: %s", m->name, v->text, status_message());
+	clv_status put = put_in_place(l, i, v, now, &when, st == CLV_OK ? NULL : clv_status_name(st));
+	return st == CLV_OK ? put : st;
 }
 
-static bool changed(const model *m)
+/* anew: also what did not change. The first failure counts; the other versions are loaded nonetheless. */
+static clv_status load(server *s, uint32_t i, bool anew)
 {
-	newest version;
-	char *path = NULL;
-	stamp when;
+	models *l = s->models;
+	model *m = &l->all.at[i];
 	model_config c;
-	bool differs = false;
-	if (model_config_read(m->folder ? m->path : NULL, &c) == CLV_OK && find_file(m, &c, &version, &path) == CLV_OK &&
-	    stamp_of(path, version.number, &when) == CLV_OK) {
-		when.config = c.digest;
-		differs = memcmp(&when, &m->stamp, sizeof when) != 0;
-	} /* otherwise it is gone, or being written: what runs goes on */
+	version_names wanted = {0};
+	clv_status st = read_config(m, &c, &wanted);
+	if (st != CLV_OK) {
+		server_say(s, "model %s cannot be loaded: %s", m->name, status_message());
+		pthread_mutex_lock(&l->lock);
+		set_text(&m->reason, clv_status_name(st));
+		pthread_mutex_unlock(&l->lock);
+	} else if (c.unused.n) {
+		server_say(s, "model %s: these fields of config.pbtxt change nothing here: %.*s", m->name, (int)c.unused.n,
+		           c.unused.at);
+	}
+	clv_status first = st;
+	for (uint32_t k = 0; st == CLV_OK && k < wanted.n; k++) {
+		clv_status one = load_version(s, i, &c, &wanted.at[k], anew);
+		first = first == CLV_OK ? one : first;
+	}
+	if (st == CLV_OK)
+		drop_versions(l, i, &wanted);
+	vec_free(&wanted);
+	model_config_free(&c);
+	return first;
+}
+
+static bool version_changed(model *m, const model_config *c, const version_name *v)
+{
+	char *path;
+	stamp when;
+	const known_version *known = find_version(m, v->text);
+	if (look_at(m, c, v, &path, &when) != CLV_OK)
+		return false; /* it is gone, or being written: what runs goes on */
 	mem_free(path);
+	return !known || memcmp(&when, &known->stamp, sizeof when) != 0;
+}
+
+static bool changed(model *m)
+{
+	model_config c;
+	version_names wanted = {0};
+	bool good = read_config(m, &c, &wanted) == CLV_OK, differs = good && has_others(m, &wanted) && all_run(m, &wanted);
+	for (uint32_t k = 0; good && k < wanted.n; k++)
+		differs |= version_changed(m, &c, &wanted.at[k]);
+	vec_free(&wanted);
 	model_config_free(&c);
 	return differs;
 }
@@ -430,7 +622,7 @@ static clv_status load_all(server *s)
 {
 	for (uint32_t i = 0; i < s->models->all.n; i++) {
 		bool named = !s->o.repository || i < s->o.nmodels;
-		clv_status st = load(s, i);
+		clv_status st = load(s, i, true);
 		if (st != CLV_OK && (named || st == CLV_E_NOMEM))
 			return fail_more(st, "model %s", s->models->all.at[i].name);
 	}
@@ -457,8 +649,9 @@ void models_close(server *s)
 		return;
 	for (uint32_t i = 0; i < l->all.n; i++) {
 		model *m = &l->all.at[i];
-		drop_cuts(m);
-		served_free(m->now);
+		drop_versions(l, i, NULL);
+		vec_free(&m->versions);
+		vec_free(&m->cuts);
 		mem_free(m->name);
 		mem_free(m->path);
 		mem_free(m->reason);
@@ -472,29 +665,44 @@ void models_close(server *s)
 
 /* ---- changes while it runs ---------------------------------------------------------------------------------------------------------- */
 
+/* version NULL: the newest. */
 static served *find_now(models *l, const char *name, size_t n, const char *version)
 {
 	pthread_mutex_lock(&l->lock);
 	model *m = find(l, name, n);
-	served *found = m && m->now && (!version || !strcmp(version, m->now->version)) ? served_ref(m->now) : NULL;
+	served *found = m ? served_ref(running(m, version)) : NULL;
 	pthread_mutex_unlock(&l->lock);
 	return found;
 }
 
-static clv_status unknown(models *l, const char *name, const char *version)
+void models_versions(server *s, const char *name, void (*each)(void *ctx, const char *version), void *ctx)
 {
-	served *other = version ? find_now(l, name, strcspn(name, "@"), NULL) : NULL;
-	clv_status st = CLV_OK;
-	if (other)
-		st = fail(CLV_E_NOT_FOUND,
-		          "Request for unknown model: '%.128s' version %.24s is not found; only the newest is served, %s", name,
-		          version, other->version);
-	else if (version)
-		st = fail(CLV_E_NOT_FOUND, "Request for unknown model: '%.128s' version %.24s is not found", name, version);
-	served_free(other);
-	if (version)
-		return st;
-	return fail(CLV_E_NOT_FOUND, "Request for unknown model: '%.128s' is not found", name);
+	models *l = s->models;
+	pthread_mutex_lock(&l->lock);
+	model *m = find(l, name, strcspn(name, "@"));
+	for (uint32_t k = 0; m && k < m->versions.n; k++)
+		if (m->versions.at[k].now)
+			each(ctx, m->versions.at[k].is.text);
+	pthread_mutex_unlock(&l->lock);
+}
+
+static void add_text(void *ctx, const char *version)
+{
+	strbuf *b = ctx;
+	strbuf_printf(b, "%s%s", b->n ? ", " : "", version);
+}
+
+static clv_status unknown(server *s, const char *name, const char *version)
+{
+	strbuf others = STRBUF_INIT;
+	if (!version)
+		return fail(CLV_E_NOT_FOUND, "Request for unknown model: '%.128s' is not found", name);
+	models_versions(s, name, add_text, &others);
+	int n = others.failed || others.n > 256 ? 0 : (int)others.n;
+	clv_status st = fail(CLV_E_NOT_FOUND, "Request for unknown model: '%.128s' version %.24s is not found%s%.*s", name,
+	                     version, n ? "; served are: " : "", n, n ? others.at : "");
+	strbuf_free(&others);
+	return st;
 }
 
 static void want(models *l, model *m, bool wanted)
@@ -514,7 +722,7 @@ clv_status models_load(server *s, const char *name)
 		st = fail(CLV_E_NOT_FOUND, "failed to load '%.128s', no such model in the repository", name);
 	if (st == CLV_OK) {
 		want(l, m, true);
-		st = load(s, (uint32_t)(m - l->all.at));
+		st = load(s, (uint32_t)(m - l->all.at), true);
 		if (st != CLV_OK && st != CLV_E_NOMEM)
 			st = fail(CLV_E_INVALID, "failed to load '%.128s' (%s); the log of the server says why", name,
 			          clv_status_name(st));
@@ -530,10 +738,10 @@ clv_status models_unload(server *s, const char *name)
 	model *m = find(l, name, strlen(name));
 	if (m) {
 		want(l, m, false);
-		put_in_place(l, (uint32_t)(m - l->all.at), NULL, NULL, NULL);
+		drop_versions(l, (uint32_t)(m - l->all.at), NULL);
 	}
 	pthread_mutex_unlock(&l->loading);
-	return m ? CLV_OK : unknown(l, name, NULL);
+	return m ? CLV_OK : unknown(s, name, NULL);
 }
 
 void models_poll(server *s, bool all)
@@ -545,7 +753,7 @@ void models_poll(server *s, bool all)
 		server_say(s, "the repository cannot be read: %s", status_message());
 	for (uint32_t i = 0; i < l->all.n; i++)
 		if (l->all.at[i].wanted && (i >= before || all || changed(&l->all.at[i])))
-			(void)load(s, i);
+			(void)load(s, i, all || i >= before);
 	pthread_mutex_unlock(&l->loading);
 }
 
@@ -556,14 +764,19 @@ bool models_is_quick(const char *name)
 	return !strchr(name, '@');
 }
 
+static bool is_cut_of(const served *cut, const served *of, const char *name)
+{
+	return strcmp(cut->name, name) == 0 && strcmp(cut->version, of->version) == 0;
+}
+
 static served *find_cut(models *l, const served *of, const char *name)
 {
 	served *found = NULL;
 	pthread_mutex_lock(&l->lock);
-	for (uint32_t i = 0; i < l->all.n && !found; i++)
-		for (uint32_t k = 0; l->all.at[i].now == of && k < l->all.at[i].cuts.n; k++)
-			if (strcmp(l->all.at[i].cuts.at[k]->name, name) == 0)
-				found = served_ref(l->all.at[i].cuts.at[k]);
+	model *m = find(l, name, strcspn(name, "@"));
+	for (uint32_t k = 0; m && is_running(m, of) && k < m->cuts.n && !found; k++)
+		if (is_cut_of(m->cuts.at[k], of, name))
+			found = served_ref(m->cuts.at[k]);
 	pthread_mutex_unlock(&l->lock);
 	return found;
 }
@@ -574,10 +787,8 @@ static clv_status keep_cut(models *l, const served *of, served *cut)
 	clv_status st = CLV_OK;
 	served *old = NULL;
 	pthread_mutex_lock(&l->lock);
-	for (uint32_t i = 0; i < l->all.n; i++) {
-		model *m = &l->all.at[i];
-		if (m->now != of)
-			continue;
+	model *m = find(l, of->name, strlen(of->name));
+	if (m && is_running(m, of)) {
 		if (m->cuts.n == CUTS_MOST) {
 			old = m->cuts.at[0];
 			memmove(m->cuts.at, m->cuts.at + 1, --m->cuts.n * sizeof *m->cuts.at);
@@ -633,7 +844,7 @@ clv_status models_find(server *s, const char *name, const char *version, served 
 	const char *at = strchr(name, '@');
 	served *of = find_now(s->models, name, at ? (size_t)(at - name) : strlen(name), version);
 	if (!of)
-		return unknown(s->models, name, version);
+		return unknown(s, name, version);
 	if (!at) {
 		*out = of;
 		return CLV_OK;
@@ -649,9 +860,21 @@ bool models_ready(server *s)
 	bool ready = true;
 	pthread_mutex_lock(&l->lock);
 	for (uint32_t i = 0; i < l->all.n; i++)
-		ready &= !l->all.at[i].wanted || l->all.at[i].now;
+		ready &= !l->all.at[i].wanted || running(&l->all.at[i], NULL);
 	pthread_mutex_unlock(&l->lock);
 	return ready;
+}
+
+static clv_status index_versions(const model *m, bool ready_only, index_fn each, void *ctx)
+{
+	for (uint32_t k = 0; k < m->versions.n; k++) {
+		const known_version *v = &m->versions.at[k];
+		if (!ready_only || v->now)
+			TRY(each(ctx, m->name, v->is.text, v->now != NULL, v->reason ? v->reason : ""));
+	}
+	if (m->versions.n || ready_only)
+		return CLV_OK;
+	return each(ctx, m->name, "", false, m->reason ? m->reason : "unloaded");
 }
 
 clv_status models_index(server *s, bool ready_only, index_fn each, void *ctx)
@@ -659,19 +882,11 @@ clv_status models_index(server *s, bool ready_only, index_fn each, void *ctx)
 	models *l = s->models;
 	clv_status st = CLV_OK;
 	pthread_mutex_lock(&l->lock);
-	for (uint32_t i = 0; i < l->all.n && st == CLV_OK; i++) {
-		const model *m = &l->all.at[i];
-		if (!ready_only || m->now)
-			st = each(ctx, m->name, m->now ? m->now->version : "", m->now != NULL,
-			          m->reason ? m->reason
-			          : m->now  ? ""
-			                    : "unloaded");
-	}
+	for (uint32_t i = 0; i < l->all.n && st == CLV_OK; i++)
+		st = index_versions(&l->all.at[i], ready_only, each, ctx);
 	pthread_mutex_unlock(&l->lock);
 	return st;
 }
-
-typedef VEC(served *) served_list;
 
 static clv_status collect_one(served_list *to, served *m, const char *name, const char *version)
 {
@@ -689,7 +904,8 @@ static clv_status collect(models *l, const char *name, const char *version, serv
 	pthread_mutex_lock(&l->lock);
 	for (uint32_t i = 0; i < l->all.n && st == CLV_OK; i++) {
 		const model *m = &l->all.at[i];
-		st = collect_one(out, m->now, name, version);
+		for (uint32_t k = 0; k < m->versions.n && st == CLV_OK; k++)
+			st = collect_one(out, m->versions.at[k].now, name, version);
 		for (uint32_t k = 0; k < m->cuts.n && st == CLV_OK; k++)
 			st = collect_one(out, m->cuts.at[k], name, version);
 	}
@@ -709,5 +925,5 @@ clv_status models_each(server *s, const char *name, const char *version, clv_sta
 		served_free(all.at[i]);
 	}
 	vec_free(&all);
-	return st == CLV_OK && name && none ? unknown(s->models, name, version) : st;
+	return st == CLV_OK && name && none ? unknown(s, name, version) : st;
 }

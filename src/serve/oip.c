@@ -38,7 +38,7 @@ clv_status oip_describe(exchange *x, describe_fn fn, strbuf *out)
 {
 	served *m = NULL;
 	TRY(models_find(x->s, x->model, x->version, &m));
-	clv_status st = fn(m, out);
+	clv_status st = fn(x, m, out);
 	served_free(m);
 	return st;
 }
@@ -96,12 +96,17 @@ static void put_batching(const batching *x, strbuf *b)
 	member_number(b, "batching_max_error", x->max_error);
 }
 
-clv_status oip_metadata(const served *m, strbuf *b)
+static void put_version(void *b, const char *version)
+{
+	member_text(b, NULL, version);
+}
+
+clv_status oip_metadata(exchange *x, const served *m, strbuf *b)
 {
 	member_open(b, NULL, '{');
 	member_text(b, "name", m->name);
 	member_open(b, "versions", '[');
-	member_text(b, NULL, m->version);
+	models_versions(x->s, m->name, put_version, b);
 	strbuf_putc(b, ']');
 	member_text(b, "platform", "cleave");
 	TRY(put_ports(m, false, false, b));
@@ -123,8 +128,9 @@ clv_status oip_metadata(const served *m, strbuf *b)
 
 /* ---- the configuration ----------------------------------------------------------------------------------------------------- */
 
-clv_status oip_config(const served *m, strbuf *b)
+clv_status oip_config(exchange *x, const served *m, strbuf *b)
 {
+	(void)x;
 	member_open(b, NULL, '{');
 	member_text(b, "name", m->name);
 	member_text(b, "platform", "cleave");

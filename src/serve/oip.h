@@ -7,7 +7,7 @@
 #define BOUNDARY_TYPE "application/x-safetensors"
 
 extern const char *const oip_extensions[]; /* NULL at the end */
-typedef clv_status (*describe_fn)(const served *m, strbuf *out);
+typedef clv_status (*describe_fn)(exchange *x, const served *m, strbuf *out);
 clv_status oip_describe(exchange *x, describe_fn fn, strbuf *out); /* of the model that the request names */
 uint32_t served_port_count(const served *m, bool output);
 clv_status served_port(const served *m, bool output, uint32_t i, clv_port *out);

@@ -530,11 +530,16 @@ static clv_status put_ports(const served *m, bool output, bool config, strbuf *b
 	return CLV_OK;
 }
 
+static void put_version(void *b, const char *version)
+{
+	pb_put_text(b, 2, version);
+}
+
 /* ModelMetadataResponse{name=1, versions=2, platform=3, inputs=4, outputs=5} */
-static clv_status put_metadata(const served *m, strbuf *b)
+static clv_status put_metadata(exchange *x, const served *m, strbuf *b)
 {
 	pb_put_text(b, 1, m->name);
-	pb_put_text(b, 2, m->version);
+	models_versions(x->s, m->name, put_version, b);
 	pb_put_text(b, 3, "cleave");
 	TRY(put_ports(m, false, false, b));
 	return put_ports(m, true, false, b);
@@ -542,8 +547,9 @@ static clv_status put_metadata(const served *m, strbuf *b)
 
 /* ModelConfigResponse{config=1: ModelConfig{name=1, platform=2, max_batch_size=4, input=5, output=6,
    dynamic_batching=11: {preferred_batch_size=1}, backend=17}} */
-static clv_status put_config(const served *m, strbuf *b)
+static clv_status put_config(exchange *x, const served *m, strbuf *b)
 {
+	(void)x;
 	const batching *how = &m->batching;
 	strbuf one = STRBUF_INIT, dynamic = STRBUF_INIT;
 	int64_t size;

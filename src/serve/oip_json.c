@@ -344,10 +344,10 @@ clv_status infer_send(exchange *x, uint32_t i)
 
 const char *infer_result_name(const exchange *x, uint32_t i)
 {
-	clv_port p;
+	clv_port p = {.size = sizeof p};
 	if (x->call.crossing)
 		return clv_boundary_label(x->call.crossing, i);
-	return served_port(x->served, true, i, &p) == CLV_OK ? p.name : "?";
+	return clv_runtime_plan_output(x->served->runtime, x->call.plan, i, &p) == CLV_OK ? p.name : "?";
 }
 
 /* Which result an output is, or NONE. */

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "serve/batch.h"
+#include "serve/session.h"
 
 enum { TOGETHER_MOST = 256, READ_MOST = 1024 /* requests that were read and wait; more are left as they came */ };
 
@@ -201,11 +202,19 @@ typedef struct together {
 	uint32_t n;
 } together;
 
+/* Clients that ask again once they have their answer cannot come while it waits: where nobody joined, waiting is left alone but
+   for a trial now and then. */
+static bool may_wait(const queue_line *l)
+{
+	enum { PATIENT = 2, AGAIN = 32 };
+	return l->vain < PATIENT || l->vain % AGAIN == 0;
+}
+
 /* When a line is to be run: at once, or when more rows may have come, if waiting for them pays and nobody's time runs out. */
 static int64_t due_at(const server *s, const queue *q, const queue_line *l, int64_t now)
 {
 	const batch_point *p = l->serves;
-	if (q->stop || l->rows >= batch_most(p) || l->n >= TOGETHER_MOST)
+	if (q->stop || l->rows >= batch_most(p) || l->n >= TOGETHER_MOST || (l->n == 1 && !may_wait(l)))
 		return now;
 	int64_t until = l->first->at.ready + batch_patience(p, l->rows, rate_now(l, now) / s->o.workers);
 	int64_t takes = 2 * batch_time(p, l->rows);
@@ -241,6 +250,7 @@ static void take_together(queue *q, queue_line *l, together *t)
 		take = batch_choose(l->serves, rows, n);
 	for (t->n = 0; t->n < take; t->n++)
 		t->at[t->n] = line_take(q, l);
+	l->vain = take > 1 ? 0 : l->vain + 1;
 }
 
 static void run_together(server *s, together *t)
@@ -431,6 +441,7 @@ static void stop_runs(server *s, queue *q)
 			clv_runtime_cancel(q->running[i]->runtime);
 		}
 	pthread_mutex_unlock(&q->lock);
+	sessions_stop(s);
 }
 
 static clv_status join_threads(queue *q)

@@ -225,7 +225,7 @@ static clv_status put_model(void *ctx, const char *name, const char *version, bo
 	strbuf *b = ctx;
 	member_open(b, NULL, '{');
 	member_text(b, "name", name);
-	if (ready)
+	if (version[0])
 		member_text(b, "version", version);
 	member_text(b, "state", ready ? "READY" : "UNAVAILABLE");
 	member_text(b, "reason", reason);

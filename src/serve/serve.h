@@ -106,6 +106,7 @@ typedef struct infer {
 	clv_boundary *boundary;    /* instead of inputs; owned */
 	clv_tensor **results;      /* per output of the model; owned, NULL: there are none yet */
 	uint32_t nresults;
+	uint32_t plan;          /* that gave them, and names them */
 	clv_boundary *crossing; /* instead of results, of a prefix; owned */
 } infer;
 
@@ -251,6 +252,7 @@ struct queue_line {
 	int64_t rows;        /* of all of them */
 	batch_point *serves; /* NULL: they run one by one */
 	queue_line *after;   /* in the list of those with somebody in them */
+	uint32_t vain;       /* runs in a row of one request alone */
 	double rate;         /* rows that came per nanosecond, as of `seen` */
 	int64_t seen;
 };
@@ -318,6 +320,8 @@ served *models_quick(server *s, const char *name, const char *version);
 clv_status models_find(server *s, const char *name, const char *version, served **out);
 bool models_is_quick(const char *name); /* finding it takes no time */
 bool models_ready(server *s);           /* all that should be there are */
+/* Those of a model, or of the model of a cut, that run; the newest first. With the lock: `each` asks no more. */
+void models_versions(server *s, const char *name, void (*each)(void *ctx, const char *version), void *ctx);
 clv_status models_load(server *s, const char *name);
 clv_status models_unload(server *s, const char *name);
 clv_trainer_options models_trainer_options(const server *s);
@@ -333,8 +337,8 @@ clv_status models_each(server *s, const char *name, const char *version, clv_sta
 /* As Triton configures it: rows of the largest run where every input and output has a row for each; 0: no batching. */
 uint32_t oip_batch_size(const served *m);
 int64_t oip_dim(const char *text); /* "3" is 3, a formula -1 */
-clv_status oip_metadata(const served *m, strbuf *json);
-clv_status oip_config(const served *m, strbuf *json);
+clv_status oip_metadata(exchange *x, const served *m, strbuf *json);
+clv_status oip_config(exchange *x, const served *m, strbuf *json);
 clv_status oip_statistics(const served *m, strbuf *json);
 
 /* Reads the body of an inference into x->call. */

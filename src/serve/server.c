@@ -46,7 +46,7 @@ static clv_status check_options(const clv_server_options *o)
 	if (!o->workers || o->workers > 1024 || !o->max_connections || !o->max_queue || !o->max_batch || o->max_body <= 0 ||
 	    o->max_json <= 0 || o->max_memory <= 0 || !(o->header_timeout > 0) || !(o->idle_timeout > 0) ||
 	    !(o->drain_timeout >= 0) || !(o->drain_delay >= 0) || !(o->poll >= 0) || !o->max_sessions ||
-	    o->max_session <= 0 || !(o->session_idle >= 0))
+	    o->max_session <= 0 || o->session_memory < 0 || !(o->session_idle >= 0))
 		return fail(CLV_E_INVALID, "clv_server_options: a number is out of range");
 	if (o->http_port < -1 || o->grpc_port < -1 || o->metrics_port < -1 || o->http_port > UINT16_MAX ||
 	    o->grpc_port > UINT16_MAX || o->metrics_port > UINT16_MAX)

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/member.h"
 #include "file/json.h"
 
@@ -22,6 +23,7 @@ enum { FILE_VERSION = 1 };
 struct sessions {
 	pthread_mutex_t lock;
 	VEC(session *) all;
+	bool stopping;
 	int folder_lock; /* held while the server runs: two would write over each other */
 };
 
@@ -38,6 +40,7 @@ void session_forget(session *s)
 	served_free(s->of);
 	s->trainer = NULL;
 	s->of = NULL;
+	atomic_store(&s->held, false);
 }
 
 static void session_free(session *s)
@@ -60,7 +63,7 @@ static clv_status session_new(const char *id, const char *model, const char *own
 	}
 	snprintf(s->id, sizeof s->id, "%s", id);
 	snprintf(s->owner, sizeof s->owner, "%s", owner);
-	s->used = wall_milliseconds();
+	s->used = clock_nanoseconds();
 	*out = s;
 	return CLV_OK;
 }
@@ -318,21 +321,113 @@ clv_status session_rewind(exchange *x, session *s)
 	return st;
 }
 
+typedef struct idle_trainer {
+	clv_trainer *trainer;
+	served *of;
+} idle_trainer;
+
+/* Of the sessions that nobody works on, the one with a trainer that was not used for longest. NULL: there is none. */
+static session *find_idle(const sessions *l)
+{
+	session *found = NULL;
+	for (uint32_t i = 0; i < l->all.n; i++) {
+		session *s = l->all.at[i];
+		if (!s->busy && s->trainer && (!found || s->used < found->used))
+			found = s;
+	}
+	return found;
+}
+
+/* One alone may be as large as it is: the next request is most likely its own. */
+static bool is_too_much(const server *sv, const sessions *l, size_t more)
+{
+	uint64_t bytes = more;
+	uint32_t held = more > 0;
+	for (uint32_t i = 0; i < l->all.n; i++) {
+		if (!atomic_load(&l->all.at[i]->held))
+			continue;
+		bytes += l->all.at[i]->bytes;
+		held++;
+	}
+	return held > 1 && bytes > (uint64_t)sv->o.session_memory;
+}
+
+static bool take_idle(server *sv, size_t more, idle_trainer *out)
+{
+	sessions *l = sv->sessions;
+	pthread_mutex_lock(&l->lock);
+	session *s = is_too_much(sv, l, more) ? find_idle(l) : NULL;
+	if (s) {
+		*out = (idle_trainer){s->trainer, s->of};
+		s->trainer = NULL;
+		s->of = NULL;
+		atomic_store(&s->held, false);
+	}
+	pthread_mutex_unlock(&l->lock);
+	return s;
+}
+
+/* For a trainer of so many bytes. What goes is in its file, and is made again of that when it is asked for. */
+static void make_room(server *sv, size_t more)
+{
+	idle_trainer old;
+	while (take_idle(sv, more, &old)) {
+		clv_trainer_free(old.trainer);
+		served_free(old.of);
+	}
+}
+
 clv_status session_trainer(exchange *x, session *s, clv_trainer **out)
 {
 	clv_trainer_options o = models_trainer_options(x->s);
 	if (s->of != x->served)
 		session_forget(s);
 	if (!s->trainer) {
+		make_room(x->s, s->bytes);
 		o.has_seed = s->facts.has_seed;
 		o.seed = s->facts.seed;
 		TRY(clv_trainer_create(x->served->artifact, &o, &s->trainer));
 		s->of = served_ref(x->served);
+		atomic_store(&s->held, true);
 		if (s->bytes)
 			TRY(session_rewind(x, s));
 	}
 	*out = s->trainer;
 	return CLV_OK;
+}
+
+bool session_begin(exchange *x, session *s)
+{
+	sessions *l = x->s->sessions;
+	pthread_mutex_lock(&l->lock);
+	s->stepping = !l->stopping;
+	pthread_mutex_unlock(&l->lock);
+	if (!s->stepping)
+		answer_error(x, 503, "the server stops: nothing was changed, send the step again");
+	return s->stepping;
+}
+
+void session_end(exchange *x, session *s)
+{
+	sessions *l = x->s->sessions;
+	pthread_mutex_lock(&l->lock);
+	s->stepping = false;
+	pthread_mutex_unlock(&l->lock);
+}
+
+void sessions_stop(server *s)
+{
+	sessions *l = s->sessions;
+	if (!l)
+		return;
+	pthread_mutex_lock(&l->lock);
+	l->stopping = true;
+	for (uint32_t i = 0; i < l->all.n; i++)
+		if (l->all.at[i]->stepping) {
+			server_say(s, "a step of session %s is cut short: it was not made", l->all.at[i]->id);
+			clv_trainer_cancel(l->all.at[i]->trainer);
+		}
+	pthread_mutex_unlock(&l->lock);
 }
 
 /* ---- the list -------------------------------------------------------------------------------------------------------------------- */
@@ -381,8 +476,9 @@ void session_give_back(session *s, exchange *x)
 	sessions *l = x->s->sessions;
 	pthread_mutex_lock(&l->lock);
 	s->busy = false;
-	s->used = wall_milliseconds();
+	s->used = clock_nanoseconds();
 	pthread_mutex_unlock(&l->lock);
+	make_room(x->s, 0);
 }
 
 /* One that could not be read at the start, for instance: a new session of that name would replace it. */
@@ -471,20 +567,23 @@ clv_status session_look(exchange *x, const char *id, void (*look)(void *, const 
 	return there ? CLV_OK : fail(CLV_E_NOT_FOUND, "model '%s' has no session of that number", x->model);
 }
 
-uint32_t sessions_count(server *s)
+uint32_t sessions_count(server *s, uint32_t *held)
 {
 	sessions *l = s->sessions;
+	*held = 0;
 	if (!l)
 		return 0;
 	pthread_mutex_lock(&l->lock);
 	uint32_t n = l->all.n;
+	for (uint32_t i = 0; i < n; i++)
+		*held += atomic_load(&l->all.at[i]->held);
 	pthread_mutex_unlock(&l->lock);
 	return n;
 }
 
 static bool is_old(const server *sv, const session *s)
 {
-	return !s->busy && sv->o.session_idle > 0 && (double)(wall_milliseconds() - s->used) > sv->o.session_idle * 1e3;
+	return !s->busy && sv->o.session_idle > 0 && (double)(clock_nanoseconds() - s->used) > sv->o.session_idle * 1e9;
 }
 
 /* Busy while its file goes, so that nobody takes it. NULL: none is old. */
@@ -530,6 +629,14 @@ bool sessions_any_old(server *sv)
 
 /* ---- taking up what is there ------------------------------------------------------------------------------------------------------- */
 
+/* Nanoseconds since the file was written, by the only clock that goes on while no server runs. One set to an earlier time since
+   then counts as now. */
+static int64_t age_of(const struct stat *info)
+{
+	int64_t ms = wall_milliseconds() - (int64_t)info->st_mtim.tv_sec * 1000, most = INT64_MAX / 2 / 1000000;
+	return (ms < 0 ? 0 : ms > most ? most : ms) * 1000000;
+}
+
 static clv_status take_up(const char *id, const char *path, session_file *f, session **out)
 {
 	const char *said_id, *model, *owner;
@@ -543,7 +650,7 @@ static clv_status take_up(const char *id, const char *path, session_file *f, ses
 	TRY(session_new(id, model, owner, out));
 	(*out)->bytes = f->map.n;
 	if (stat(path, &info) == 0)
-		(*out)->used = (int64_t)info.st_mtim.tv_sec * 1000;
+		(*out)->used -= age_of(&info);
 	return read_facts(f->said, &(*out)->facts);
 }
 

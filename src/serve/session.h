@@ -1,8 +1,8 @@
 /* Sessions of training: who trains which suffix, how far it is, and the file that has it.
  *
  * A session is on disk, in one file of the folder that the server was given (docs/training.md, "Files of sessions"). In memory is
- * what the file says, and a trainer that was made from it: both may be thrown away at any time, and are, where a step could not be
- * written. A worker takes a session, works out what it will be, writes that, and then puts it in its place. */
+ * what the file says, and a trainer that was made from it: that may be thrown away at any time, and is, where a step could not be
+ * written, or where trainers take more memory than they may; then those go that were not used for longest. A worker takes a session, works out what it will be, writes that, and then puts it in its place. */
 #ifndef SERVE_SESSION_H
 #define SERVE_SESSION_H
 
@@ -40,15 +40,20 @@ typedef struct session {
 	char owner[OWNER_TEXT]; /* who made it */
 	session_facts facts;
 	bool busy;            /* a worker has it */
-	int64_t used;         /* milliseconds since 1970 */
+	int64_t used;         /* nanoseconds of the clock */
 	size_t bytes;         /* of its file */
-	clv_trainer *trainer; /* as the file has it; NULL: none was made yet */
+	clv_trainer *trainer; /* as the file has it; NULL: none is in memory */
 	served *of;           /* the model that it was made of */
+	_Atomic bool held;    /* it has a trainer */
+	bool stepping;        /* which runs a step that may be ended */
 } session;
 
 clv_status sessions_open(server *s); /* takes up those that the folder has */
 void sessions_close(server *s);
-uint32_t sessions_count(server *s);
+/* Sessions; and of those, how many have a trainer in memory. */
+uint32_t sessions_count(server *s, uint32_t *held);
+/* Ends the steps that run, and lets none begin any more. */
+void sessions_stop(server *s);
 /* Ends those that nobody has used for long. At the desk. */
 void sessions_expire(server *s);
 bool sessions_any_old(server *s);
@@ -87,6 +92,9 @@ typedef struct session_bytes {
 bool session_write(exchange *x, session *s, const session_facts *next, const session_bytes *parts, uint32_t n);
 /* The trainer as the file has it; made where there is none. */
 clv_status session_trainer(exchange *x, session *s, clv_trainer **out);
+/* Around what runs on the trainer. False: the server stops, and that is answered. */
+bool session_begin(exchange *x, session *s);
+void session_end(exchange *x, session *s);
 clv_status session_rewind(exchange *x, session *s); /* the trainer was changed for something that is not kept */
 void session_forget(session *s);                    /* the same, without making one */
 

@@ -239,9 +239,13 @@ static clv_status run_step(step *p, bool apply)
 {
 	clv_tensor *loss = NULL;
 	clv_boundary *gradients = NULL;
-	TRY(run_body(p->trainer, p->x, p->x, p->at, p->n, p->boundary_n, apply, &loss, &gradients));
+	if (!session_begin(p->x, p->s))
+		return CLV_E_CANCELLED;
+	clv_status st = run_body(p->trainer, p->x, p->x, p->at, p->n, p->boundary_n, apply, &loss, &gradients);
+	session_end(p->x, p->s);
+	TRY(st);
 	p->changed = true;
-	clv_status st = boundary_add(gradients, "loss", loss);
+	st = boundary_add(gradients, "loss", loss);
 	if (st == CLV_OK)
 		st = clv_boundary_pack(gradients, NULL, &p->answer, &p->answer_n);
 	clv_boundary_free(gradients);
@@ -332,11 +336,21 @@ static clv_status replay(step *p, const session_file *f, uint32_t member)
 	                NULL);
 }
 
-/* All that was sent, in the order of the members, from where the round began: whoever was first. */
-static clv_status end_round(step *p, const session_file *f)
+static clv_status replay_all(step *p, const session_file *f)
 {
 	for (uint32_t i = 0; i < p->next.nmembers; i++)
 		TRY_MORE(replay(p, f, i), "the step of member %u", i);
+	return CLV_OK;
+}
+
+/* All that was sent, in the order of the members, from where the round began: whoever was first. */
+static clv_status end_round(step *p, const session_file *f)
+{
+	if (!session_begin(p->x, p->s))
+		return CLV_E_CANCELLED;
+	clv_status st = replay_all(p, f);
+	session_end(p->x, p->s);
+	TRY(st);
 	TRY(clv_trainer_apply(p->trainer));
 	TRY(clv_trainer_state(p->trainer, &p->state, &p->state_n));
 	p->next.steps++;

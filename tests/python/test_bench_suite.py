@@ -20,7 +20,7 @@ sys.path.append(str(BENCH))  # last: bench/trace.py is no stand-in for Python's 
 
 import report  # noqa: E402
 import suite  # noqa: E402
-from kit import bars, cases, link, names, results, tree, ways  # noqa: E402
+from kit import bars, cases, link, names, results, serving, tree, ways  # noqa: E402
 from kit import row as row_of  # noqa: E402
 from kit.child import Child, Failed, in_child  # noqa: E402
 from real_models import BUILDERS  # noqa: E402
@@ -492,3 +492,18 @@ def test_the_page_shows_how_to_divide_a_model_over_links(tmp_path: Path) -> None
     drawn = ET.parse(images[0]).getroot()
     assert sum(e.tag.endswith("polyline") for e in drawn.iter()) == 2 * len(link.FAMILIES)
     assert link.section(tmp_path / "none", report.machine_text, tmp_path, "page") == ([], [])
+
+
+def test_the_page_shows_the_server_beside_triton_and_which_goals_are_met(tmp_path: Path) -> None:
+    found = json.loads((BENCH / "results" / "serve" / "serve.json").read_text())
+    assert {line[1] for line in serving.goals(found)[1:]} <= {"met", "missed"}
+    text = "\n".join(serving.section(BENCH / "results" / "serve", report.machine_text))
+    assert "| 0.6 MB as a tensor | triton |" in text
+    for name in ("overhead", "batching", "tail", "connections"):
+        found[name] = [row for row in found[name] if row["server"] != "triton"]
+    found["kills"]["lost"] = 1
+    (tmp_path / "serve.json").write_text(json.dumps(found))
+    parts = "\n".join(serving.section(tmp_path, report.machine_text))
+    assert parts.count("| not measured |") == 3
+    assert "no lost step of training | missed |" in parts
+    assert serving.section(tmp_path / "none", report.machine_text) == []

@@ -590,9 +590,7 @@ class Renames(nn.Module):
 
 @pytest.mark.parametrize("part", ["all", "halves"])
 @pytest.mark.parametrize("engine", ["tape", "native"])
-def test_outputs_have_no_names_of_another_way_through_the_model(
-    run: Run, tmp_path: Path, part: str, engine: str
-) -> None:
+def test_outputs_have_the_names_of_the_way_through_the_model(run: Run, tmp_path: Path, part: str, engine: str) -> None:
     model = Renames().eval()
     ways = {"small": torch.ones(2, 4), "other": -torch.ones(2, 4), "large": torch.full((2, 4), 3.0)}
     more = [(ways["other"],), (ways["large"],)]
@@ -610,15 +608,10 @@ def test_outputs_have_no_names_of_another_way_through_the_model(
         else:
             run("run", "m.clv", "--part", "prefix", "--input", f"x={name}.npy", "--output", f"{name}.boundary", *how)
             args += ["--part", "suffix", "--boundary", f"{name}.boundary"]
-        if name != "other":
-            run("run", *args, *how, "--output", "out.safetensors")
-            found, want = load_file(tmp_path / "out.safetensors"), model(x)
-            assert list(found) == list(want)
-            assert all(torch.allclose(found[k], want[k], atol=1e-5) for k in want)
-            continue
-        done = run("run", *args, *how, code=1)
-        assert "on this data the model returns b, c, not a, b as on its example" in done.stderr
-        assert done.stdout == ""
+        run("run", *args, *how, "--output", "out.safetensors")
+        found, want = load_file(tmp_path / "out.safetensors"), model(x)
+        assert list(found) == list(want)
+        assert all(torch.allclose(found[k], want[k], atol=1e-5) for k in want)
 
 
 class AsksForOneTensor(nn.Module):

@@ -34,9 +34,9 @@ def start(folder, port, log):
     raise AssertionError("the server does not start")
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
-def test_no_answer_is_wrong_while_the_server_is_killed_again_and_again(tmp_path, kills):
-    model = save_net(tmp_path)
+def answers_through_kills(folder, kills):
+    """Which answers were right and which wrong, while the server was killed so often under load."""
+    model = save_net(folder)
     right, wrong, stop = [], [], threading.Event()
     port = free_port()
 
@@ -62,8 +62,8 @@ def test_no_answer_is_wrong_while_the_server_is_killed_again_and_again(tmp_path,
             (right if good else wrong).append((k, count, answer.status))
 
     threads = [threading.Thread(target=client, args=(k,)) for k in range(1, 5)]
-    with open(tmp_path / "log", "w") as log:
-        process = start(tmp_path, port, log)
+    with open(folder / "log", "w") as log:
+        process = start(folder, port, log)
         try:
             for t in threads:
                 t.start()
@@ -75,12 +75,18 @@ def test_no_answer_is_wrong_while_the_server_is_killed_again_and_again(tmp_path,
                     time.sleep(0.005)
                 process.kill()
                 process.wait()
-                process = start(tmp_path, port, log)
+                process = start(folder, port, log)
         finally:
             stop.set()
             for t in threads:
                 t.join()
             process.kill()
             process.wait()
+    return right, wrong
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_no_answer_is_wrong_while_the_server_is_killed_again_and_again(tmp_path, kills):
+    right, wrong = answers_through_kills(tmp_path, kills)
     assert not wrong
     assert len(right) >= 5 * kills

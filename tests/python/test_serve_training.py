@@ -264,8 +264,8 @@ def test_a_lost_answer_is_asked_for_again_and_steps_nothing_twice(
 # ---- a server that dies
 
 
-def train_through_kills(files: dict[str, Path], folder: Path, wanted: int) -> None:
-    """Trains while the server is killed again and again, and compares with training here."""
+def train_through_kills(files: dict[str, Path], folder: Path, wanted: int) -> tuple[int, int]:
+    """Trains while the server is killed again and again, as is done here: steps, and how many were not the same."""
     here, prefix = Here("adamw"), Prefix("adamw")
     chance, killed, over = random.Random(7), [0], threading.Event()
     proxy = Proxy(0, lambda _: False)  # one address for all servers
@@ -284,12 +284,13 @@ def train_through_kills(files: dict[str, Path], folder: Path, wanted: int) -> No
     thread = threading.Thread(target=keep_killing)
     thread.start()
     try:
-        i = 0
+        i = lost = 0
         while killed[0] < wanted or i < STEPS:
-            assert torch.equal(prefix.step(i, there.train_suffix), here.step(i))
+            lost += not torch.equal(prefix.step(i, there.train_suffix), here.step(i))
             i += 1
         same(patiently(lambda: there.session.weights()), here.runtime)
         alike(prefix.runtime, here.runtime)
+        return i, lost
     finally:
         over.set()
         thread.join()
@@ -297,12 +298,12 @@ def train_through_kills(files: dict[str, Path], folder: Path, wanted: int) -> No
 
 
 def test_after_kill_9_a_session_goes_on_where_it_was(files: dict[str, Path], tmp_path: Path) -> None:
-    train_through_kills(files, tmp_path, 4)
+    assert train_through_kills(files, tmp_path, 4)[1] == 0
 
 
 @pytest.mark.slow
 def test_a_hundred_kills_lose_no_step(files: dict[str, Path], tmp_path: Path) -> None:
-    train_through_kills(files, tmp_path, 100)
+    assert train_through_kills(files, tmp_path, 100)[1] == 0
 
 
 # ---- several clients
@@ -563,6 +564,71 @@ def test_quotas_bound_what_sessions_take(files: dict[str, Path], tmp_path: Path)
     with trains(files["sgd"], tmp_path / "small", "--max-session", "1000") as s:
         status, said = s.json("POST", "/v2/models/train/sessions", {})
         assert status == 413, said
+
+
+def test_sessions_that_do_not_fit_into_memory_wait_on_disk_and_go_on_bit_for_bit(
+    files: dict[str, Path], tmp_path: Path
+) -> None:
+    with trains(files["adam"], tmp_path, "--session-memory", "1") as s:
+        here, prefixes = [Here("adam") for _ in range(3)], [Prefix("adam") for _ in range(3)]
+        there = [cleave.connect(url_of(s)) for _ in range(3)]
+        for i in range(4):
+            for h, p, t in zip(here, prefixes, there, strict=True):
+                assert torch.equal(p.step(i, t.train_suffix), h.step(i))
+                text = s.ask("GET", "/metrics")[2].decode().splitlines()
+                assert "cleave_sessions_in_memory 1" in text
+        assert "cleave_sessions 3" in text
+        for h, t in zip(here, there, strict=True):
+            same(t.session.weights(), h.runtime)
+
+
+class Deep(torch.nn.Module):
+    """A suffix whose step takes a second or more where the batch is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(256, 256)
+        self.rest = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(60)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.first(x))
+
+
+@pytest.mark.parametrize("when", ["forward", "backward"])
+def test_a_step_that_runs_when_the_server_stops_is_cut_short_and_not_made(tmp_path: Path, when: str) -> None:
+    spec = cleave.SplitSpec(boundary="after:first", trainable=True, dynamic_batch=(2, 4096))
+    x, y = torch.randn(4096, 256), torch.randint(0, 256, (4096,))
+    runtime = cleave.prepare_split(Deep().train(), example_inputs=torch.randn(4, 256), split=spec)
+    made = torch.optim.SGD(runtime.parameters("suffix"), lr=0.1)
+    file = Path(runtime.save_trainer(str(tmp_path / "train.clv"), y[:4], optimizer=made))
+    boundary = runtime.run_training_prefix(x[:4])
+    trainer = cleave.load_trainer(file, unproven=True)
+    whole = runtime.run_training_prefix(x)
+    begin = time.monotonic()
+    trainer.train_suffix(whole, y)
+    takes = time.monotonic() - begin
+    with trains(file, tmp_path, "--unproven", "--drain-timeout", "0") as s:
+        there = cleave.connect(url_of(s), retries=0)
+        there.train_suffix(boundary, y[:4])
+        name = there.session.id
+        failed: list[BaseException] = []
+
+        def step() -> None:
+            try:
+                there.train_suffix(whole, y)
+            except RemoteError as e:
+                failed.append(e)
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        time.sleep(takes * (0.15 if when == "forward" else 0.6))
+        assert s.stop() == 0
+        thread.join()
+        assert failed
+        assert f"a step of session {name} is cut short: it was not made" in s.log.read_text()
+    with trains(file, tmp_path, "--unproven") as s:
+        assert s.json("GET", f"/v2/models/train/sessions/{name}")[1]["members"][0]["last"] == 1  # type: ignore[index]
 
 
 def test_a_damaged_session_is_left_alone_and_the_others_go_on(files: dict[str, Path], tmp_path: Path) -> None:
