@@ -230,6 +230,7 @@ typedef struct clv_frontier {
 	int64_t prefix_params, suffix_params;           /**< elements of the parameters that a side reads */
 	int64_t prefix_param_bytes, suffix_param_bytes; /**< a parameter that both sides read counts on both */
 	int64_t prefix_memory, suffix_memory;           /**< bytes that a side needs at most */
+	uint32_t behind;                                /**< position; or the node before guards that were moved there */
 } clv_frontier;
 
 /** All frontiers of one plan, which must outlive them. They never change. */
@@ -474,6 +475,11 @@ typedef struct clv_plan_info {
 
 /** Describes what goes with plan i. */
 CLV_API clv_status clv_artifact_plan_info(const clv_artifact *a, uint32_t i, clv_plan_info *out);
+
+/** Size i that plan `number` was recorded with and has no symbol for, though another plan of the file has one: a plan for B=1
+    alone. Returns false if there is none. */
+CLV_API bool clv_artifact_fixed_size(const clv_artifact *a, uint32_t number, uint32_t i, const char **name,
+                                     int64_t *size);
 
 /** A tensor of a file. */
 typedef struct clv_tensor_info {
