@@ -214,6 +214,17 @@ def test_paths_that_lead_nowhere(server, method, path, status, text):
     assert text in answer["error"]
 
 
+@pytest.mark.parametrize("name", ["net@50%", "net@50%25", "net%4050%", "%6eet@50%"])
+def test_a_percent_sign_that_escapes_nothing_is_itself(server, name):
+    status, answer = server.json("GET", f"/v2/models/{name}")
+    assert (status, answer["parameters"]["part"]) == (200, "suffix"), answer
+
+
+def test_a_name_is_unescaped_once(server):
+    status, answer = server.json("GET", "/v2/models/%256eet")
+    assert (status, "'%6eet' is not found" in answer["error"]) == (404, True), answer
+
+
 def test_sizes_that_were_not_recorded_are_refused(server):
     body, fields = infer_body({"x": np.zeros((17, 4), np.float32)})
     status, _, answer = server.ask("POST", "/v2/models/net/infer", body, fields)
