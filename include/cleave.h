@@ -114,7 +114,8 @@ extern "C" {
 	X(E_CANCELLED, "the caller stopped it")                                                                            \
 	X(E_LIMIT, "the run takes more than it may")                                                                       \
 	X(E_SIGNATURE, "the file is not signed by a trusted key, or was changed since")                                    \
-	X(E_CRASHED, "the process of a sandbox ended")
+	X(E_CRASHED, "the process of a sandbox ended")                                                                     \
+	X(E_MACHINE, "PyTorch has no memory left, or it or a device failed")
 
 /** CLV_OK is 0, everything else is a failure. */
 typedef enum clv_status {
@@ -230,6 +231,7 @@ typedef struct clv_frontier {
 	int64_t prefix_params, suffix_params;           /**< elements of the parameters that a side reads */
 	int64_t prefix_param_bytes, suffix_param_bytes; /**< a parameter that both sides read counts on both */
 	int64_t prefix_memory, suffix_memory;           /**< bytes that a side needs at most */
+	uint32_t behind;                                /**< position; or the node before guards that were moved there */
 } clv_frontier;
 
 /** All frontiers of one plan, which must outlive them. They never change. */
@@ -475,6 +477,11 @@ typedef struct clv_plan_info {
 /** Describes what goes with plan i. */
 CLV_API clv_status clv_artifact_plan_info(const clv_artifact *a, uint32_t i, clv_plan_info *out);
 
+/** Size i that plan `number` was recorded with and has no symbol for, though another plan of the file has one: a plan for B=1
+    alone. Returns false if there is none. */
+CLV_API bool clv_artifact_fixed_size(const clv_artifact *a, uint32_t number, uint32_t i, const char **name,
+                                     int64_t *size);
+
 /** A tensor of a file. */
 typedef struct clv_tensor_info {
 	size_t size;          /**< sizeof(clv_tensor_info) */
@@ -691,8 +698,8 @@ CLV_API const char *clv_runtime_unbound(const clv_runtime *r, uint32_t i);
     forward does so.
     @errors CLV_E_INPUT and CLV_E_LAYOUT for inputs that do not fit, sizes that are not proven, a tensor that is not bound;
     CLV_E_GUARD if the data leads elsewhere than at capture; CLV_E_UNSUPPORTED if it leads where the model returns outputs of
-    other names than clv_runtime_output() has (clv_runtime_run_any() gives them); CLV_E_LIMIT; CLV_E_TORCH from an operator; CLV_E_OVERFLOW. A failed run gives no
-    outputs; what the model wrote in place stays written.
+    other names than clv_runtime_output() has (clv_runtime_run_any() gives them); CLV_E_LIMIT; CLV_E_TORCH from an
+    operator; CLV_E_MACHINE; CLV_E_OVERFLOW. A failed run gives no outputs; what the model wrote in place stays written.
     @threads runs may overlap; those of a model that changes its own tensors wait for each other. */
 CLV_API clv_status clv_runtime_run(const clv_runtime *r, const clv_tensor *const *inputs, uint32_t ninputs,
                                    clv_tensor **outputs, uint32_t noutputs);

@@ -167,6 +167,19 @@ def own_copy(t: torch.Tensor) -> torch.Tensor:
     return copy.requires_grad_(t.requires_grad) if t.requires_grad else copy
 
 
+def compact(t: torch.Tensor) -> torch.Tensor:
+    """One of the rows that an expanded tensor repeats: a view that can be written."""
+    if t.layout is torch.strided and not t.is_nested:
+        for dim, (n, stride) in enumerate(zip(t.shape, t.stride(), strict=True)):
+            t = t.narrow(dim, 0, 1) if n > 1 and stride == 0 else t
+    return t
+
+
+def expand(t: torch.Tensor, shape: Sequence[int], requires_grad: bool) -> torch.Tensor:
+    """A compact tensor as large as it was, or as it is to be."""
+    return t.detach().expand(shape).requires_grad_(requires_grad)
+
+
 def _shuffled(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """The elements in another order; of many, in blocks: a place drawn for each would take longer than forwards do."""
     flat = t.detach().reshape(-1)
@@ -189,6 +202,9 @@ def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gent
 
     Values stay in the range of the example, so that an index or a probability stays valid. gentle: floats move by a
     thousandth and stay in place, so that branches on the data tend to go the same way."""
+    row = compact(t)
+    if row is not t:
+        return expand(other_data(row, generator, integers, gentle), t.shape, t.requires_grad)
     copy = own_copy(t)
     if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel() or t.is_meta:
         return copy
@@ -204,13 +220,16 @@ def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gent
             data = _shuffled(t, generator) if integers and not gentle else t.detach()
         try:
             copy.data.copy_(data)
-        except RuntimeError:  # overlapping memory (an expanded tensor) cannot be written as a whole
+        except RuntimeError:  # overlapping memory (windows of one row) cannot be written as a whole
             return own_copy(t)
     return copy
 
 
 def drawn_data(t: torch.Tensor, generator: torch.Generator, low: float, high: float) -> torch.Tensor:
     """Data drawn from the values of the example between two of its quantiles, so that sums and counts differ too."""
+    row = compact(t)
+    if row is not t:
+        return expand(drawn_data(row, generator, low, high), t.shape, t.requires_grad)
     copy = own_copy(t)
     if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel() or t.is_meta:
         return copy

@@ -105,7 +105,10 @@ class Cut:
         debug = want.mode == "debug_interpreter"
         self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
         why = _why(want, like, elsewhere)
-        self.candidate = self.candidates.chosen = replace(self.candidates[which], taken_because=why)
+        place = SplitCandidate(*self.place[0].frontiers(sizes)[self.place[1]])
+        self.candidate = self.candidates.chosen = replace(
+            self.candidates[which], name=place.name, module_path=place.module_path, taken_because=why
+        )
         self.candidates[which] = self.candidate
         log.info("cut after %s: %s", _place(self.candidate, plan.node_count()), why)
         self.latency: SplitLatency | None = None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ._capture import Arguments, other_data
+from ._capture import Arguments, compact, expand, other_data, own_copy
 from ._log import warn
 from .errors import ArgumentError, InputError
 
@@ -17,6 +17,7 @@ Point = tuple[int, ...]  # a size for every symbol
 Place = tuple[int, int]  # (number of the input, dimension)
 DynamicDims = Mapping[str, Mapping[int, Any]]  # {"input": {dim: "S"}} or {"input": {dim: ("S", low, high)}}
 
+ATTEMPTS = 4  # data with which it is tried whether rows see each other
 ENOUGH = 4  # sizes of a symbol before formulas in it are believed
 # Batch sizes, cheap ones first. Four settle lines; more are taken only when some number follows no line.
 FIRST = (2, 3, 4, 7)
@@ -198,30 +199,77 @@ def read_size(size: Any, batch: str, known: Iterable[str]) -> dict[str, int]:
 # ---- inputs of other sizes
 
 
-def resize(leaves: Sequence[torch.Tensor], symbols: Sequence[Symbol], point: Point) -> list[torch.Tensor]:
-    """Inputs at another point: rows of the example over and over, then other data."""
+def resize(
+    leaves: Sequence[torch.Tensor], symbols: Sequence[Symbol], point: Point, as_given: bool = False
+) -> list[torch.Tensor]:
+    """Inputs at another point: rows of the example over and over, then other data.
+
+    Integers and flags (masks, lengths, ids) stay in their rows of the batch, in all inputs the same ones: so questions
+    about them have the answers that they have in the example. as_given: so do all other inputs, and nothing is changed
+    in them."""
     generator = torch.Generator().manual_seed(sum((i + 1) * n for i, n in enumerate(point)))
-    dims: dict[int, dict[int, int]] = {}
+    dims: dict[int, dict[int, list[int]]] = {}
+    whole: set[int] = set()  # inputs that have the batch
     for s, size in zip(symbols, point, strict=True):
+        rows = _rows(leaves, s, size, None if as_given else generator)
         for leaf, dim in s.places:
-            dims.setdefault(leaf, {})[dim] = size
+            dims.setdefault(leaf, {})[dim] = rows
+            whole.update([leaf] if s.is_batch else [])
     made: dict[Any, torch.Tensor] = {}  # one tensor that is given twice stays one, where all its sizes do
-    keys = [(id(t), tuple(dims.get(i, {}).items())) for i, t in enumerate(leaves)]
-    for key, t in zip(keys, leaves, strict=True):
+    keys = [(id(t), *((dim, len(rows)) for dim, rows in dims.get(i, {}).items())) for i, t in enumerate(leaves)]
+    for i, (key, t) in enumerate(zip(keys, leaves, strict=True)):
         if key not in made:
-            made[key] = other_data(_tiled(t, dict(key[1])), generator, integers=True, gentle=False)
+            tiled = _tiled(t, dims.get(i, {}))
+            other = not as_given or i not in whole
+            made[key] = (
+                other_data(tiled, generator, integers=i not in whole, gentle=False) if other else own_copy(tiled)
+            )
     return [made[key] for key in keys]
 
 
-def _tiled(t: torch.Tensor, dims: Mapping[int, int]) -> torch.Tensor:
+def _rows(leaves: Sequence[torch.Tensor], s: Symbol, size: int, generator: torch.Generator | None) -> list[int]:
+    """Which rows of the example stand for it at another size. Of the batch they are mixed, if there is a generator, and
+    few of them have those with the largest and the smallest numbers: mask.any() and mask.all() say the same of them."""
+    leaf, dim = s.places[0]
+    n = leaves[leaf].shape[dim]
+    if not s.is_batch:
+        return [i % n for i in range(size)]
+    order = dict.fromkeys([*(_extremes(leaves, s) if size < n else ()), *range(n)])
+    rows = list(order)[:size] if size < n else [i % n for i in range(size)]
+    if generator is None:
+        return sorted(rows)
+    return [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
+
+
+def _extremes(leaves: Sequence[torch.Tensor], s: Symbol) -> list[int]:
+    """The rows with the largest and the smallest number of each input."""
+    found: list[int] = []
+    for leaf, dim in s.places:
+        t = leaves[leaf]
+        if t.is_complex() or t.is_quantized or t.is_meta or not t.numel():
+            continue
+        rows = t.detach().movedim(dim, 0).reshape(t.shape[dim], -1)
+        rows = rows if rows.dtype in (torch.float32, torch.float64) else rows.to(torch.float64)
+        found += [int(rows.amax(1).argmax()), int(rows.amin(1).argmin())]
+    return found
+
+
+def _tiled(t: torch.Tensor, dims: Mapping[int, list[int]]) -> torch.Tensor:
+    row = compact(t)
+    if row is not t:  # what repeats a row at one size does so at the others
+        apart = {dim: rows for dim, rows in dims.items() if row.shape[dim] == t.shape[dim]}
+        shape = [len(dims[dim]) if dim in dims else n for dim, n in enumerate(t.shape)]
+        return expand(_tiled(row, apart), shape, t.requires_grad)
     out = t.detach()
-    for dim, size in dims.items():
-        if size != out.shape[dim]:
-            out = out.index_select(dim, torch.arange(size, device=t.device) % out.shape[dim])
-    if out.dim() > 1 and not t.is_contiguous() and out.shape != t.shape:  # channels last stays channels last
+    for dim, rows in dims.items():
+        if rows != list(range(out.shape[dim])):
+            out = out.index_select(dim, torch.tensor(rows, device=t.device))
+    if out.dim() > 1 and not t.is_contiguous() and out.stride() != t.stride():  # channels last stays channels last
         order = sorted(range(t.dim()), key=lambda d: (-t.stride()[d], d))
-        row = 1 + sum((n - 1) * s for d, (n, s) in enumerate(zip(t.shape, t.stride(), strict=True)) if d != order[0])
-        if set(dims) == {order[0]} and t.stride()[order[0]] >= row:  # rows of something wider stay as far apart
+        row_span = 1 + sum(
+            (n - 1) * s for d, (n, s) in enumerate(zip(t.shape, t.stride(), strict=True)) if d != order[0]
+        )
+        if set(dims) == {order[0]} and t.stride()[order[0]] >= row_span:  # rows of something wider stay as far apart
             out = torch.empty_strided(out.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(out)
         else:
             out = torch.empty_permuted(out.shape, order, dtype=t.dtype, device=t.device).copy_(out)
@@ -249,8 +297,28 @@ def batch_places(leaves: Sequence[torch.Tensor], taken: Iterable[Place]) -> Iter
                     yield tuple(group)
 
 
+class OtherRow(NamedTuple):
+    """Inputs of which one row has other data."""
+
+    row: int
+    leaves: list[torch.Tensor]
+
+
+def with_another_row(leaves: Sequence[torch.Tensor], batch: Sequence[Place], size: int) -> Iterator[OtherRow]:
+    """Inputs with other data in one row along `batch`; each pair of data and row is another attempt."""
+    generator = torch.Generator().manual_seed(0xB)
+    for _ in range(ATTEMPTS):
+        other = [other_data(t, generator, integers=True, gentle=False) for t in leaves]
+        for row in dict.fromkeys((0, size - 1, size // 2)):
+            made = list(leaves)
+            for i, dim in batch:
+                made[i] = leaves[i].detach().clone(memory_format=torch.contiguous_format)
+                made[i].select(dim, row).copy_(other[i].detach().select(dim, row))
+            yield OtherRow(row, made)
+
+
 def _has(t: torch.Tensor, dim: int) -> bool:
-    return t.layout is torch.strided and not t.is_nested and t.dim() > dim
+    return t.layout is torch.strided and not t.is_nested and t.dim() > dim and t.shape[dim] > 0
 
 
 # ---- sizes worth a probe

@@ -26,6 +26,7 @@ E_CANCELLED: int
 E_LIMIT: int
 E_SIGNATURE: int
 E_CRASHED: int
+E_MACHINE: int
 E_PAYLOAD: int
 E_ARTIFACT: int
 E_REMOTE: int

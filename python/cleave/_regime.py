@@ -17,7 +17,7 @@ from ._dims import SizeSpec, check_sizes, warn_of_images
 from ._dispatch import Served, Variants
 from ._sizes import Sized, found_sizes
 from ._state import Target
-from .errors import CaptureError, InputError
+from .errors import CaptureError, InputError, LayoutError
 from .plan import capture_checked, capture_shapes, capture_sized
 
 
@@ -186,6 +186,10 @@ class Plans(Generic[T]):
         arguments = take_apart(self.target, args, kwargs)
         self.main.check_model()
         self.sized.check_inputs(arguments)
+        if [_layout(t) for t in arguments.leaves] != [layout for layout, _ in self.regime.inputs[: len(self.names)]]:
+            raise LayoutError(
+                "an input is laid out in memory otherwise than at capture"
+            )  # it belongs to another regime
         return self._obtain(self.sized, arguments)
 
     def _obtain(self, sized: Sized, arguments: Arguments) -> T:

@@ -11,12 +11,23 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import torch
 
 from . import _dims, _native, _shapes, _tree, progress
-from ._capture import Arguments, Capture, Captured, Misfit, ModuleUse, Recorded, flow_symbols, misfit, recycling
+from ._capture import (
+    Arguments,
+    Capture,
+    Captured,
+    Misfit,
+    ModuleUse,
+    Recorded,
+    flow_symbols,
+    misfit,
+    own_copy,
+    recycling,
+)
 from ._dims import ENOUGH, Place, Point, SizeSpec, Symbol
 from ._log import logger
 from ._state import Target
@@ -43,6 +54,18 @@ MOST_ODD = 16  # records that are left out, one after the other, to see whether 
 def first_line(error: Exception) -> str:
     """What a model said, in short."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
+    exact = not (a.is_floating_point() or a.is_complex())
+    return a.shape == b.shape and (torch.equal(a, b) if exact else torch.allclose(a, b, equal_nan=True))
+
+
+def _near_but_for(a: torch.Tensor, b: torch.Tensor, row: int, size: int) -> bool:
+    """In some dimension of this size all but one row of two tensors are near."""
+    rest = [i for i in range(size) if i != row]
+    same = [d for d in range(a.dim()) if a.shape == b.shape and a.shape[d] == size]
+    return any(_near(*(t.index_select(d, torch.tensor(rest, device=t.device)) for t in (a, b))) for d in same)
 
 
 class Flow(NamedTuple):
@@ -211,6 +234,7 @@ class Sized:
         self.lock = threading.Lock()
         self.folding = False  # sequences are written another way in all records
         self.may_fold = not grad
+        self.as_given = False  # other sizes have the example's rows, as they are
         self.families: tuple[Family, ...] = ()
         self.served: dict[Point, Captured] = {}
         self.failure: str | None = None  # what the model said at sizes it does not take
@@ -221,8 +245,6 @@ class Sized:
                     f"input {name} is a nested tensor, whose sizes no formula follows: dynamic_batch=None"
                 )
         self.shapes = [(t.dtype, list(t.shape)) for t in arguments.leaves]
-        if any(0 in shape for _, shape in self.shapes):
-            raise InputError("an input of the example is empty; other sizes cannot be made of it: give some rows")
         self.found_batch = spec.find_batch
         batch = self._find_batch(arguments, spec) if spec.find_batch else ()
         self.found = self.by_guess.get(batch)  # may serve as the first look at the model
@@ -230,6 +252,8 @@ class Sized:
         self.symbols = spec.symbols(arguments, batch)
         self.names = tuple(s.name for s in self.symbols)
         self.example = self.sizes_of(arguments.leaves)
+        if 0 in self.example:
+            self._refuse_empty()
         self.captured = self._prepare(arguments)
 
     def _capture(self, arguments: Arguments) -> Capture:
@@ -268,7 +292,11 @@ class Sized:
         """The example at another point, with other data."""
         if point == self.sizes_of(arguments.leaves):
             return arguments
-        return arguments._replace(leaves=_dims.resize(arguments.leaves, self.symbols, point))
+        return arguments._replace(leaves=self.resize(arguments.leaves, point))
+
+    def resize(self, leaves: Sequence[torch.Tensor], point: Point) -> list[torch.Tensor]:
+        """Inputs at another point."""
+        return _dims.resize(leaves, self.symbols, point, self.as_given)
 
     def check_range(self, names: Sequence[str], sizes: Point) -> None:
         """Every size must be in its range."""
@@ -329,6 +357,8 @@ class Sized:
             found = next((guess for n in sizes for guess in group if self._runs(arguments, guess, n)), None)
             if found is not None:
                 running.append(found)
+        if not running and any(0 in shape for _, shape in self.shapes):
+            self._refuse_empty()
         if not running:
             raise CaptureError(
                 "no input has a dimension that can change like a batch: use dynamic_batch=None (pipe_model: "
@@ -339,6 +369,9 @@ class Sized:
                 if self._rows_apart(arguments, guess):
                     return guess
         return running[0]
+
+    def _refuse_empty(self) -> NoReturn:
+        raise InputError("an input of the example is empty; other sizes cannot be made of it: give some rows")
 
     def _runs(self, arguments: Arguments, guess: tuple[Place, ...], size: int) -> bool:
         leaves = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
@@ -355,31 +388,31 @@ class Sized:
         return True
 
     def _rows_apart(self, arguments: Arguments, guess: tuple[Place, ...]) -> bool:
-        """Other data in the first row changes the first row of the output and no other."""
+        """Other data in one row changes that row of the output and no other; or nothing that was tried changes it, and
+        it has such rows."""
         leaf, dim = guess[0]
         ran = self.by_guess[guess][0].arguments if guess in self.by_guess else arguments
         size = max(2, ran.leaves[leaf].shape[dim])
-        first = _dims.resize(arguments.leaves, [Symbol("B", 1, size, guess, True)], (size,))
-        second = [t.detach().clone() for t in first]
-        for i, dim in guess:
-            second[i].select(dim, 0).copy_(
-                first[i].detach().select(dim, 1).flip(-1) if first[i].dim() > 1 else first[i][1]
-            )
+        symbols = [Symbol("B", 1, size, guess, True)]
+        first = _dims.resize(arguments.leaves, symbols, (size,))
         work = self._capture(arguments._replace(leaves=first))
-        outputs = []
-        for leaves in (first, second):
-            with work.undoing(), torch.no_grad():
-                args, kwargs = work.arguments.rebuild(leaves)
-                try:
-                    outputs.append(_tree.flatten(work.forward(args, kwargs))[1])
-                except Exception:  # not with this data
-                    return False
-        for a, b in zip(*outputs, strict=False):
-            for dim in [d for d in range(a.dim()) if a.shape == b.shape and a.shape[d] == size]:
-                x, y = a.narrow(dim, 1, size - 1), b.narrow(dim, 1, size - 1)
-                if torch.allclose(x, y, equal_nan=True) and not torch.equal(a, b):
-                    return True
-        return False
+        before = self._outputs(work, first)
+        # Rows may be equal, and outputs may say nothing of a row (relu): then another row and other data tell.
+        for second in _dims.with_another_row(first, guess, size) if before is not None else ():
+            after = self._outputs(work, second.leaves)
+            moved = [(a, b) for a, b in zip(before or (), after or (), strict=False) if not _near(a, b)]
+            if moved:
+                return any(_near_but_for(a, b, second.row, size) for a, b in moved)
+        return any(size in t.shape for t in before or ())
+
+    def _outputs(self, work: Capture, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """What the model gives; None: it does not take this data."""
+        with work.undoing(), torch.no_grad():
+            args, kwargs = work.arguments.rebuild([own_copy(t) for t in leaves])
+            try:
+                return [t.detach().clone() for t in _tree.flatten(work.forward(args, kwargs))[1]]
+            except Exception:
+                return None
 
     def _at(self, leaves: Sequence[torch.Tensor]) -> str:
         """ "B=3, S=40": for bars and the log."""
@@ -391,6 +424,36 @@ class Sized:
     # ---- preparation
 
     def _prepare(self, arguments: Arguments) -> Captured:
+        """The first plan. Where the model asks about its data, and other data has other answers than the example, sizes
+        are made of the example's own rows."""
+        captured = self._unfolded(arguments)
+        asks = "guard" in captured.plan.effects(0, captured.plan.node_count())
+        if not asks or self._is_for(arguments, captured):
+            return captured
+        kept = self.folding, self.may_fold, self.families, self.served, self.plans
+        self.as_given, self.families, self.served, self.plans = True, (), {}, ()
+        try:
+            other = self._unfolded(arguments)
+            if self._is_for(arguments, other):
+                return other
+        except CleaveError as error:
+            log.debug("with the rows of the example: %s", error)
+        self.as_given = False
+        self.folding, self.may_fold, self.families, self.served, self.plans = kept
+        return captured
+
+    def _is_for(self, arguments: Arguments, captured: Captured) -> bool:
+        """A plan with formulas serves the example, and the model does there what the plan does."""
+        family = next((f for f in self.families if f.captured is captured), None)
+        if family is None or self.served.get(self.example) is not captured:
+            return False
+        work = self._capture(arguments)
+        try:
+            return family.misfit(self.recorded(work, arguments.copies())) is None
+        finally:
+            work.restore()
+
+    def _unfolded(self, arguments: Arguments) -> Captured:
         """The first plan. Where sequences (unbind, split) of other lengths are in the way, all records are written
         without them; where that does not help, as they are."""
         captured = self._probed(arguments)
@@ -823,7 +886,7 @@ class _Prober:
             return any(p == point for f in sized.families for p, _ in f.streams)
         self.tried.add(point)
         try:
-            leaves = _dims.resize(self.arguments.leaves, sized.symbols, point)
+            leaves = sized.resize(self.arguments.leaves, point)
             recorded = sized.recorded(self.work, leaves)
         except Exception as error:  # not at this size, or not this way: it is looked at when it is asked for
             self.failure = self.failure or first_line(error)

@@ -97,6 +97,15 @@ def _is_model_output(obj: Any) -> bool:
     return isinstance(obj, dict) and dataclasses.is_dataclass(obj)
 
 
+def _is_of_fields(obj: Any) -> bool:
+    """A dataclass that PyTorch knows as nothing but its fields, whose names a file then has."""
+    if not dataclasses.is_dataclass(obj):
+        return False
+    parts, _ = _pytree.SUPPORTED_NODES[type(obj)].flatten_fn(obj)
+    fields = [v for f in dataclasses.fields(obj) if (v := getattr(obj, f.name, None)) is not None]
+    return len(parts) == len(fields) and all(a is b for a, b in zip(parts, fields, strict=True))
+
+
 class _Flattener:
     def __init__(self) -> None:
         self.leaves: list[torch.Tensor] = []
@@ -137,7 +146,7 @@ class _Flattener:
             factory = obj.default_factory if isinstance(obj, defaultdict) else None
             children = self._many(((f"{path}[{k!r}]", obj[k]) for k in keys), depth)
             return Spec("dict", cls, children, keys, context=factory)
-        if cls in _pytree.SUPPORTED_NODES:
+        if cls in _pytree.SUPPORTED_NODES and not _is_of_fields(obj):
             parts, context = _pytree.SUPPORTED_NODES[cls].flatten_fn(obj)
             children = self._many(((f"{path}[{i}]", v) for i, v in enumerate(parts)), depth)
             return Spec("pytree", cls, children, context=context)

@@ -122,6 +122,7 @@ _native.set_error_classes(
         _native.E_LIMIT: LimitError,
         _native.E_SIGNATURE: SignatureError,
         _native.E_CRASHED: CrashError,
+        _native.E_MACHINE: ReplayError,
         _native.E_PAYLOAD: PayloadError,
         _native.E_ARTIFACT: ArtifactError,
         _native.E_REMOTE: RemoteError,

@@ -848,15 +848,20 @@ def check_example(
             second = True
             call(each(leaves, own_copy))
     except (GuardError, InputError) as error:
-        raise CaptureError(_refuses(error, second)) from None
+        raise CaptureError(_refuses(error, second, bool(captured.symbols))) from None
 
 
-def _refuses(error: Exception, second: bool) -> str:
-    """What a capture says when its plan does not take its own example."""
+def _refuses(error: Exception, second: bool, sizes: bool) -> str:
+    """What a capture says when its plan does not take its own example. sizes: the plan is for other sizes, too."""
     if not second:
+        rows = (
+            " Other batch sizes are recorded on rows of the example, for which the answer is another one: give an "
+            "example of which all rows lead to it, or dynamic_batch=None."
+        )
         return (
-            f"the plan refuses the example that it was made from: {error}. Where that is a random draw, as in layers "
-            "that are skipped at random, capture the model in eval mode, or choose between tensors with torch.where"
+            f"the plan refuses the example that it was made from: {error}.{rows if sizes else ''} Where that is a "
+            "random draw, as in layers that are skipped at random, capture the model in eval mode, or choose between "
+            "tensors with torch.where"
         )
     return (
         f"the plan refuses the example that it was made from on the second call: {error}. The first call changes what "

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from . import _dims, _native, _show, _tree, progress
+from . import _native, _show, _tree, progress
 from ._capture import Arguments, Capture, own_copy, take_apart
 from ._state import RandomState
 from ._train import default_loss
@@ -155,7 +155,7 @@ def resized(runtime: SplitRuntime, arguments: Arguments, size: Any) -> tuple[dic
         raise ArgumentError(f"a size must be an integer, not {size!r}")
     here = dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)) | wanted
     point = tuple(here[name] for name in sized.names)
-    return here, arguments._replace(leaves=_dims.resize(arguments.leaves, sized.symbols, point))
+    return here, arguments._replace(leaves=sized.resize(arguments.leaves, point))
 
 
 def _compare(

@@ -241,7 +241,7 @@ def _position(subject: Subject, candidate: Candidate | None) -> int:
         return chosen
     if isinstance(candidate, SplitCandidate):
         names = [n[0] for n in subject.plan.nodes()]
-        if candidate.position >= len(names) or names[candidate.position] != candidate.name:
+        if candidate.position >= len(names) or candidate.name not in names[: candidate.position + 1]:
             raise ArgumentError(f"the candidate after {candidate.name} belongs to another plan")
         return candidate.position
     if type(candidate) is not int:

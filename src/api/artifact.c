@@ -184,6 +184,15 @@ clv_status clv_artifact_plan_info(const clv_artifact *a, uint32_t i, clv_plan_in
 	return options_write(out, &info, sizeof info, "clv_plan_info");
 }
 
+bool clv_artifact_fixed_size(const clv_artifact *a, uint32_t number, uint32_t i, const char **name, int64_t *size)
+{
+	if (!a || !name || !size || number >= a->plans.n || i >= a->plans.at[number].fixed.n)
+		return false;
+	*name = a->plans.at[number].fixed.at[i].name;
+	*size = a->plans.at[number].fixed.at[i].value;
+	return true;
+}
+
 static const artifact_segment *find_segment(const artifact *a, uint32_t number, uint32_t i)
 {
 	return i < clv_artifact_segment_count(a, number) ? &a->plans.at[number].segments.at[i] : NULL;

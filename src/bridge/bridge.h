@@ -21,7 +21,7 @@ typedef struct br_tensor br_tensor;
 br_tensor *br_ref(const br_tensor *t); /* a new reference; NULL for NULL */
 void br_unref(br_tensor *t);           /* NULL is allowed */
 
-bool br_exhausted(void); /* the last CLV_E_TORCH of this thread came from an allocator that had no memory left */
+bool br_exhausted(void); /* the last CLV_E_MACHINE of this thread came from an allocator that had no memory left */
 
 typedef struct br_meta {
 	bool strided;   /* false: sparse, nested, opaque: sizes may be missing, strides are */

@@ -34,6 +34,13 @@ static bool lacks_memory(const c10::Error &e)
 	       std::strstr(e.what_without_backtrace(), "DefaultCPUAllocator");
 }
 
+// What no input is to blame for.
+static bool is_of_machine(const c10::Error &e)
+{
+	return lacks_memory(e) || dynamic_cast<const c10::AcceleratorError *>(&e) ||
+	       std::strstr(e.what_without_backtrace(), "INTERNAL ASSERT FAILED");
+}
+
 clv_status fail_exception(const char *file, int line)
 {
 	exhausted = false;
@@ -41,15 +48,16 @@ clv_status fail_exception(const char *file, int line)
 		throw;
 	} catch (const c10::Error &e) {
 		exhausted = lacks_memory(e);
-		return status_fail(CLV_E_TORCH, file, line, "%s", e.what_without_backtrace());
+		return status_fail(is_of_machine(e) ? CLV_E_MACHINE : CLV_E_TORCH, file, line, "%s",
+		                   e.what_without_backtrace());
 	} catch (const Limit &) {
 		return CLV_E_LIMIT;
 	} catch (const std::bad_alloc &) {
 		return status_fail(CLV_E_NOMEM, file, line, "out of memory");
 	} catch (const std::exception &e) {
-		return status_fail(CLV_E_TORCH, file, line, "%s", e.what());
+		return status_fail(CLV_E_MACHINE, file, line, "%s", e.what());
 	} catch (...) {
-		return status_fail(CLV_E_TORCH, file, line, "an exception that is no std::exception");
+		return status_fail(CLV_E_MACHINE, file, line, "an exception that is no std::exception");
 	}
 }
 

@@ -14,6 +14,19 @@ typedef struct request {
 
 /* ---- the file ------------------------------------------------------------------------------------------------------ */
 
+static void print_fixed(const clv_artifact *a, uint32_t i)
+{
+	const char *name, *before = ", for ";
+	int64_t value;
+	for (uint32_t k = 0; clv_artifact_fixed_size(a, i, k, &name, &value); k++, before = " ") {
+		fputs(before, stdout);
+		put_plain(stdout, name);
+		printf("=%lld", (long long)value);
+	}
+	if (*before == ' ')
+		fputs(" alone", stdout);
+}
+
 static void print_plan_line(const clv_artifact *a, uint32_t i)
 {
 	clv_plan_info info = {.size = sizeof info};
@@ -27,6 +40,7 @@ static void print_plan_line(const clv_artifact *a, uint32_t i)
 	if (info.npoints)
 		fputs(", proven for ", stdout);
 	print_points(stdout, a, i);
+	print_fixed(a, i);
 	uint32_t n = clv_artifact_segment_count(a, i);
 	if (n)
 		printf(", %u compiled segment%s", n, n == 1 ? "" : "s");
@@ -177,6 +191,8 @@ static void put_segments(const clv_artifact *a, uint32_t plan_number)
 
 static void json_plan(const clv_artifact *a, uint32_t i)
 {
+	const char *name;
+	int64_t value;
 	clv_plan_info info = {.size = sizeof info};
 	if (clv_artifact_plan_info(a, i, &info) != CLV_OK)
 		return;
@@ -192,6 +208,10 @@ static void json_plan(const clv_artifact *a, uint32_t i)
 			put_json_int(NULL, info.points[k * info.point_size + j]);
 		put_json_close();
 	}
+	put_json_close();
+	put_json_open("fixed", '{');
+	for (uint32_t k = 0; clv_artifact_fixed_size(a, i, k, &name, &value); k++)
+		put_json_int(name, value);
 	put_json_close();
 	if (is_traced(a, i))
 		put_segments(a, i);

@@ -51,13 +51,15 @@ static void show_half(const half *h, bool json, const char *part)
 	putchar('\n');
 }
 
-static void show_frontier(const clv_frontier *c, const char *formula, const char *labels, bool json)
+/* place: where it was cut; guards that moved in front of it may stand behind that. */
+static void show_frontier(const clv_frontier *c, const clv_frontier *place, const char *formula, const char *labels,
+                          bool json)
 {
 	char bytes[HUMAN_TEXT];
 	if (json) {
 		put_json_int("position", c->position);
-		put_json_text("name", c->name);
-		put_json_text("module", c->module);
+		put_json_text("name", place->name);
+		put_json_text("module", place->module);
 		put_json_int("boundary_tensors", c->boundary_tensors);
 		put_json_int("boundary_bytes", c->boundary_bytes);
 		put_json_text("boundary_bytes_formula", formula);
@@ -66,9 +68,9 @@ static void show_frontier(const clv_frontier *c, const char *formula, const char
 		return;
 	}
 	fputs("cut     after ", stdout);
-	put_plain(stdout, c->name);
-	printf(" (node %u%s", c->position, *c->module ? " in " : "");
-	put_plain(stdout, c->module);
+	put_plain(stdout, place->name);
+	printf(" (node %u%s", place->position, *place->module ? " in " : "");
+	put_plain(stdout, place->module);
 	printf("), %.1f %% of the work before it\n", c->prefix_cost * 100);
 	printf("crosses %s, %s (%s)\n", labels, human_bytes(c->boundary_bytes, bytes), formula);
 }
@@ -77,17 +79,19 @@ static bool show_cut(const request *r, const clv_plan *p, uint32_t position)
 {
 	clv_sizes o = sizes_given(&r->sizes);
 	clv_frontiers *f = NULL;
-	clv_frontier c = {.size = sizeof c};
+	clv_frontier c = {.size = sizeof c}, place = c;
 	char *formula = NULL, *labels = NULL;
 	clv_status st = clv_frontiers_create(p, &o, &f);
 	if (st == CLV_OK)
 		st = clv_frontiers_get(f, position, &c);
 	if (st == CLV_OK)
+		st = clv_frontiers_get(f, c.behind, &place);
+	if (st == CLV_OK)
 		st = clv_frontiers_bytes_text(f, position, &formula);
 	if (st == CLV_OK)
 		st = clv_frontiers_labels(f, position, &labels);
 	if (st == CLV_OK) {
-		show_frontier(&c, formula, labels, r->json);
+		show_frontier(&c, &place, formula, labels, r->json);
 		note_advice(f, position, &r->objective);
 	}
 	clv_free(formula);

@@ -439,7 +439,7 @@ static clv_status walk_whole(lab *l, block_profile *out, bool *ran)
 	TRY(load_values(l));
 	clv_status st = profile_range(l, PROFILE_WHOLE, 0, l->p->nodes.n, out);
 	*ran = st == CLV_OK;
-	return st == CLV_E_TORCH && br_exhausted() ? CLV_OK : st;
+	return st == CLV_E_MACHINE && br_exhausted() ? CLV_OK : st;
 }
 
 static clv_status keep_generators(const profile_spec *s, br_tensor **states)

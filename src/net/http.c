@@ -50,10 +50,10 @@ bool http_unescape(const char *at, size_t n, char *out)
 		char c = at[i];
 		if (c == '%') {
 			int high = i + 1 < n ? hex_value(at[i + 1]) : -1, low = i + 2 < n ? hex_value(at[i + 2]) : -1;
-			if (high < 0 || low < 0)
-				return false;
-			c = (char)(high * 16 + low);
-			i += 2;
+			if (high >= 0 && low >= 0) {
+				c = (char)(high * 16 + low);
+				i += 2;
+			}
 		}
 		if (!c)
 			return false;

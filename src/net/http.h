@@ -39,7 +39,8 @@ const char *http_field_of(const http_head *h, const char *name); /* the first of
 bool http_has_word(const char *list, const char *word);          /* "gzip, deflate;q=0.5" has "deflate" */
 /* Digits alone; false: something else, or too large. */
 bool http_number(const char *text, int64_t *out);
-/* %2f and the like, in place of what they stand for. False: malformed, or a NUL. `out` has room for n + 1. */
+/* %2f and the like, in place of what they stand for; a % without two hexadecimal digits is itself. False: there is a NUL. `out`
+   has room for n + 1. */
 bool http_unescape(const char *at, size_t n, char *out);
 
 /* A body in chunks. Starts as all zero bytes. */

@@ -1,4 +1,5 @@
 /* Reads "https://host:8000/model". */
+#include <ctype.h>
 #include <string.h>
 
 #include "remote/remote.h"
@@ -76,14 +77,21 @@ static clv_status read_authority(const char *s, remote_url *u, const char **rest
 	return keep(&u->port, port, port_n);
 }
 
-/* As tritonclient, with % for what a path cannot have; what is escaped already stays. */
+static bool is_escape(const char *s, size_t n)
+{
+	return n > 2 && isxdigit((unsigned char)s[1]) && isxdigit((unsigned char)s[2]);
+}
+
+/* As tritonclient, with % for what a path cannot have; what is escaped already stays, and a % that escapes nothing is itself:
+   net@50%. */
 static clv_status escape(const char *s, size_t n, char **out)
 {
 	static const char hex[] = "0123456789ABCDEF";
 	strbuf b = STRBUF_INIT;
 	for (size_t i = 0; i < n; i++) {
 		unsigned char c = (unsigned char)s[i];
-		if (c > ' ' && c < 127 && !strchr("\"<>\\^`{}|#?", c)) {
+		bool plain = c == '%' ? is_escape(s + i, n - i) : c > ' ' && c < 127 && !strchr("\"<>\\^`{}|#?", c);
+		if (plain) {
 			strbuf_putc(&b, (char)c);
 			continue;
 		}

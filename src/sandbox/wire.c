@@ -258,7 +258,8 @@ clv_status reply_read(const wire *w, int file, int64_t most, uint32_t n, uint32_
 	uint64_t at = PLACE_ROOM;
 	TRY(wire_read(w, &a, sizeof a));
 	/* That a process crashed or was stopped, we say. */
-	if (a.status < 0 || a.status >= CLV_E_CRASHED || a.status == CLV_E_CANCELLED || a.message >= SANDBOX_MESSAGE)
+	if (a.status < 0 || a.status > CLV_E_MACHINE || a.status == CLV_E_CRASHED || a.status == CLV_E_CANCELLED ||
+	    a.message >= SANDBOX_MESSAGE)
 		return fail(CLV_E_PARSE, "status %d with a message of %u bytes", a.status, a.message);
 	x->status = (clv_status)a.status;
 	if (a.status != CLV_OK)

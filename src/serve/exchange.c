@@ -318,6 +318,15 @@ void answer_status(exchange *x, clv_status st)
 	}
 }
 
+/* After a run: an operator takes numbers that it refuses (an index that is too large) from the request. */
+void answer_run(exchange *x, clv_status st)
+{
+	if (st == CLV_E_TORCH)
+		answer_message(x, 400, status_message());
+	else
+		answer_status(x, st);
+}
+
 /* ---- what goes with them ------------------------------------------------------------------------------------------------- */
 
 enum { SAMPLE = 64 * 1024 };

@@ -300,7 +300,7 @@ void infer_finish(exchange *x, clv_status ran, uint32_t batch)
 	if (st == CLV_OK)
 		oip_write(x);
 	else if (!x->out.status)
-		answer_status(x, st);
+		answer_run(x, st);
 	tally_up(x, x->out.status == 200, batch);
 }
 

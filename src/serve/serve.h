@@ -206,6 +206,7 @@ void answer_error(exchange *x, unsigned status, const char *fmt, ...) PRINTF_LIK
 void answer_exhausted(exchange *x, const char *message); /* 503: there is no memory now */
 void answer_status(exchange *x,
                    clv_status st); /* what the library said last on this thread, as far as it is for clients */
+void answer_run(exchange *x, clv_status st); /* the same, after the model ran on what the client sent */
 clv_status answer_piece(answer *a, const void *at, size_t n, void (*drop)(void *), void *ctx); /* drops it on failure */
 void answer_clear(answer *a);
 /* Compresses the body, as the client may have it, except for its first `skip` bytes. Not where that saves nothing. */

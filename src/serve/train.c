@@ -435,7 +435,7 @@ static void make_step(step *p)
 	if (st != CLV_OK && (p->changed || st == CLV_E_INVALID || !is_the_clients(st))) /* INVALID: it may be broken */
 		session_forget(p->s);
 	if (st != CLV_OK && !x->out.status)
-		answer_status(x, st);
+		answer_run(x, st);
 	if (x->out.status)
 		return;
 	count_step(x, x->at.ran - x->at.taken);
@@ -789,7 +789,7 @@ static void tied_in(exchange *x, session *s)
 	} else if (m->tied != (uint64_t)number) {
 		clv_status st = make_tied(x, s, (uint64_t)number);
 		if (st != CLV_OK && !x->out.status)
-			answer_status(x, st);
+			answer_run(x, st);
 	}
 	if (!x->out.status)
 		answer_empty(x, 200);

@@ -57,7 +57,7 @@ static void need_value(void *ctx, value_id v)
 		need(e, x->def);
 }
 
-static bool only_computes(const plan *p, node_id k)
+bool node_only_computes(const plan *p, node_id k)
 {
 	const node *n = &p->nodes.at[k];
 	bool plain = n->op_id != OP_cleave_python && (!(n->flags & NODE_IMPURE) || n->op_id == OP_cleave_guard_equal);
@@ -71,7 +71,7 @@ static void mark_needed(early *e, node_id k)
 	e->fits = true;
 	for (need(e, k); e->depth && e->fits;) {
 		node_id n = e->stack[--e->depth];
-		e->fits &= !e->stays[n] && only_computes(e->p, n);
+		e->fits &= !e->stays[n] && node_only_computes(e->p, n);
 		node_each_arg(e->p, n, need_value, e);
 		for (uint32_t i = e->first[n]; i < e->first[n + 1]; i++)
 			need(e, e->order.at[i].before);

@@ -11,8 +11,10 @@
 #include "base/arena.h"
 #include "base/options.h"
 #include "file/payload.h"
+#include "plan/data.h"
 #include "plan/flops.h"
 #include "plan/poly.h"
+#include "split/early.h"
 
 /* ---- values ---------------------------------------------------------------------------------------------------------- */
 
@@ -484,6 +486,33 @@ static clv_status no_frontier(uint32_t i)
 	return fail(CLV_E_INVALID, "no frontier %u", i);
 }
 
+typedef struct use_limit {
+	const liveness *live;
+	node_id end;
+	bool used, beyond; /* a result is used at all; by `end` or later */
+} use_limit;
+
+static void note_use(void *ctx, value_id v)
+{
+	use_limit *u = ctx;
+	node_id last = u->live->last[v];
+	u->used |= last != NONE;
+	u->beyond |= last != NONE && last >= u->end;
+}
+
+/* The last node up to i that is there for more than guards behind it (guards_early puts them there). */
+static node_id behind_guards(const clv_frontiers *f, node_id i)
+{
+	node_id k = i + 1;
+	bool stands = false;
+	while (k > 0 && !stands) {
+		use_limit u = {&f->live, i + 1, false, false};
+		node_each_result(f->p, --k, note_use, &u);
+		stands = u.beyond || !node_only_computes(f->p, k) || !(u.used || node_guards(f->p, k));
+	}
+	return stands ? k : i;
+}
+
 clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *out)
 {
 	if (!f || !out || i >= f->n)
@@ -507,7 +536,8 @@ clv_status clv_frontiers_get(const clv_frontiers *f, uint32_t i, clv_frontier *o
 	                    .prefix_param_bytes = c->param_bytes[PREFIX],
 	                    .suffix_param_bytes = c->param_bytes[SUFFIX],
 	                    .prefix_memory = c->memory[PREFIX],
-	                    .suffix_memory = c->memory[SUFFIX]};
+	                    .suffix_memory = c->memory[SUFFIX],
+	                    .behind = behind_guards(f, i)};
 	return options_write(out, &all, sizeof all, "clv_frontier");
 }
 

@@ -566,8 +566,17 @@ static void urls_are_read_or_refused(void **state)
 	remote_url u;
 	OK(remote_url_read("https://example.org/a/b/net@%7", &u));
 	assert_true(u.tls && !strcmp(u.host, "example.org") && !strcmp(u.port, "443"));
-	assert_true(!strcmp(u.base, "/a/b") && !strcmp(u.model, "net@%7"));
+	assert_true(!strcmp(u.base, "/a/b") && !strcmp(u.model, "net@%257"));
 	remote_url_free(&u);
+	static const char *const percents[][2] = {
+		{"net@50%", "net@50%25"}, {"net@50%25", "net@50%25"}, {"a%2Fb", "a%2Fb"}, {"%zz%", "%25zz%25"}};
+	for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
+		char url[64];
+		snprintf(url, sizeof url, "http://x/%s", percents[i][0]);
+		OK(remote_url_read(url, &u));
+		assert_string_equal(u.model, percents[i][1]);
+		remote_url_free(&u);
+	}
 	OK(remote_url_read("http://[::1]:8000/my model/", &u));
 	assert_true(!u.tls && !strcmp(u.host, "::1") && !strcmp(u.port, "8000") && !strcmp(u.model, "my%20model"));
 	remote_url_free(&u);

@@ -350,7 +350,7 @@ static void answers_that_claim_something_else_are_refused(void **state)
 	} lies[] = {
 		{offsetof(sandbox_answer, status), 99, 4},
 		{offsetof(sandbox_answer, status), UINT32_MAX, 4},
-		{offsetof(sandbox_answer, status), CLV_E_CRASHED + 1, 4},
+		{offsetof(sandbox_answer, status), CLV_E_MACHINE + 1, 4},
 		{offsetof(sandbox_answer, status), CLV_E_CRASHED, 4},   /* that, we say */
 		{offsetof(sandbox_answer, status), CLV_E_CANCELLED, 4}, /* and that */
 		{offsetof(sandbox_answer, message), UINT32_MAX, 4},

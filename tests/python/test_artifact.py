@@ -222,6 +222,26 @@ def test_other_objects_are_records_unless_their_class_is_allowed(file: Path) -> 
     assert same(got.two, x - 1)
 
 
+@dataclasses.dataclass
+class Known:
+    """A class that PyTorch knows as its fields."""
+
+    left: torch.Tensor
+    right: torch.Tensor | None = None
+
+
+def test_a_dataclass_that_torch_knows_has_the_names_of_its_fields(file: Path) -> None:
+    if Known not in torch.utils._pytree.SUPPORTED_NODES:
+        torch.utils._pytree.register_dataclass(Known)
+    x = torch.randn(3)
+    for make in (lambda x: Known(x + 1, x - 1), lambda x: Known(x * 2)):
+        assert type(cleave.capture(make, x)(x)) is Known
+        got, want = roundtrip(make, x, file, types=[Known])(x), make(x)
+        assert type(got) is Known
+        assert same(got.left, want.left)
+        assert (got.right is None) == (want.right is None)
+
+
 def test_a_class_of_the_same_name_with_other_fields_is_refused(file: Path) -> None:
     x = torch.randn(3)
     roundtrip(lambda x: Both(x + 1, x - 1), x, file)

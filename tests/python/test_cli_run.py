@@ -273,6 +273,35 @@ def test_sizes_that_have_a_plan_of_their_own_are_served_by_it(tmp_path: Path, ru
         assert same(load_file(tmp_path / "out.safetensors")["output"], eager(model, torch.ones(batch, 4))), done.stdout
 
 
+class Asks(nn.Module):
+    """A question about what the first layer makes; its answer is known before the cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.act, self.two = nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        y = self.act(x) if bool((x > -100).all()) else x
+        return self.two(y)
+
+
+@pytest.mark.parametrize("given", [["-b", "after:one"], []], ids=["asked for", "of the file"])
+def test_the_name_of_a_cut_is_not_that_of_a_question_behind_it(tmp_path: Path, run: Run, given: list[str]) -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(4, 8), Asks().eval()
+    cleave.capture(model, x, dynamic_batch=(1, 8)).save(tmp_path / "model.clv", boundary=None if given else "after:one")
+    said = run("split", "model.clv", *given, "-o", "prefix.clv", "suffix.clv").stdout
+    assert said.startswith("cut     after linear (node 0 in one), 5"), said
+    cut = json.loads(run("split", "model.clv", *given, "-o", "p.clv", "s.clv", "--json").stdout)
+    assert (cut["name"], cut["module"], cut["position"]) == ("linear", "one", cut["prefix"]["nodes"] - 1)
+    assert cut["position"] > 1  # the question was decided by the prefix
+    np.save(tmp_path / "x.npy", x.numpy())
+    run("run", "prefix.clv", "-i", "x.npy", "-o", "boundary.safetensors")
+    run("run", "suffix.clv", "--boundary", "boundary.safetensors", "-o", "out.safetensors")
+    assert same(load_file(tmp_path / "out.safetensors")["output"], eager(model, x))
+
+
 class Steps(nn.Module):
     """A plan for each size, without formulas."""
 
@@ -286,7 +315,10 @@ class Steps(nn.Module):
 def test_files_choose_among_plans_for_single_sizes(tmp_path: Path, run: Run) -> None:
     model = Steps()
     cleave.capture(model, torch.randn(3, 4), dynamic_batch=(1, 3)).save(tmp_path / "model.clv")
-    assert json.loads(run("inspect", "model.clv", "--json").stdout)["artifact"]["plans"][2]
+    plans = json.loads(run("inspect", "model.clv", "--json").stdout)["artifact"]["plans"]
+    assert sorted(p["fixed"]["B"] for p in plans) == [1, 2, 3]
+    page = run("inspect", "model.clv").stdout
+    assert all(f", for B={n} alone\n" in page for n in (1, 2, 3)), page
     for batch in (1, 2, 3):
         x = torch.randn(batch, 4)
         np.save(tmp_path / "x.npy", x.numpy())

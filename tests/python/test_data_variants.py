@@ -454,6 +454,23 @@ def test_the_prefix_decides_what_it_can(tmp_path: Path) -> None:
             assert len({name for name, _ in names}) == 2, kind
 
 
+def test_a_cut_has_the_name_of_its_place_and_not_of_a_question_that_moved_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def asks(x: Tensor) -> Tensor:
+        x = torch.relu(x * 2)
+        return x + 1 if bool((x > -1).all()) else x - 1
+
+    caplog.set_level("INFO", logger="cleave.split")
+    runtime = cleave.prepare_split(asks, example_inputs=X, split=cleave.SplitSpec(boundary="after:relu"))
+    assert runtime.main_cut.guards_early
+    assert runtime.candidate.name == "relu"
+    assert runtime.candidate in runtime.candidates
+    assert "cut after relu" in caplog.text
+    assert runtime.visualize(return_dot=True, view="split", candidate=runtime.candidate)
+    assert torch.equal(runtime.run_suffix(runtime.run_prefix(X)), asks(X))
+
+
 def test_a_guard_stays_where_its_result_is_read_or_a_weight_is_missing() -> None:
     def used(x: Tensor, mask: Tensor) -> Tensor:
         x = torch.relu(x * 2)

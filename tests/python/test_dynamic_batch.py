@@ -71,6 +71,140 @@ def _model(fn: Callable[..., Any], features: int = 4) -> nn.Module:
     return Fn(fn, features).eval()
 
 
+# ---- examples of many kinds ---------------------------------------------------------------------------------
+
+
+def _first_rows(kind: str, size: int) -> Tensor:
+    made = torch.randn(size, size)
+    return {
+        "negative": -made.abs(),
+        "equal rows": made[:1].repeat(size, 1),
+        "zeros": torch.zeros(size, size),
+        "ones": torch.ones(size, size),
+        "random": made,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["negative", "equal rows", "zeros", "ones", "random"])
+@pytest.mark.parametrize("fn", [torch.relu, torch.sign, lambda x: x > 0, lambda x: (x - 1).relu()], ids=str)
+def test_the_batch_of_a_square_example_is_its_first_dimension(kind: str, fn: Callable[..., Any]) -> None:
+    """Where either dimension could be the batch, it is not the data of a row that decides."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        plan = cleave.capture(fn, _first_rows(kind, 4), dynamic_batch=(1, 16))
+        for rows in (2, 5):
+            x = torch.randn(rows, 4)
+            assert torch.equal(plan(x), fn(x)), f"seed {seed}"
+
+
+def test_the_batch_of_a_square_example_is_its_first_dimension_also_where_rows_are_dropped() -> None:
+    for seed in range(4):
+        torch.manual_seed(seed)
+        plan = cleave.capture(nn.Dropout(0.9), torch.randn(2, 2), dynamic_batch=(1, 16))
+        assert plan(torch.randn(5, 2)).shape == (5, 2)
+
+
+def test_the_batch_is_where_rows_do_not_see_each_other() -> None:
+    torch.manual_seed(0)
+    last = nn.GRU(4, 4)  # time comes first
+    plan = cleave.capture(last, torch.randn(4, 4, 4), dynamic_batch=(1, 16))
+    x = torch.randn(4, 7, 4)
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(plan(x), last(x), strict=True))
+
+
+def _asked(question: Callable[[Tensor], Tensor]) -> nn.Module:
+    class Asked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            x = self.one(x)
+            return self.two(x) if question(mask) else x.tanh()
+
+    torch.manual_seed(0)
+    return Asked().eval()
+
+
+def _masks() -> dict[str, Tensor]:
+    last, padded, two = torch.zeros(4, 6), torch.ones(4, 6), torch.zeros(4, 6)
+    last[3, 2], padded[3, 5], two[:, 0] = 1, 0, 1
+    two[torch.arange(4), torch.tensor([1, 2, 3, 4])] = 1
+    return {"one": last, "padded": padded, "two": two, "none": torch.zeros(4, 6), "all": torch.ones(4, 6)}
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("mask", _masks())
+@pytest.mark.parametrize(
+    "question",
+    [
+        Tensor.any,
+        Tensor.all,
+        lambda m: m.any(-1).all(),
+        lambda m: (m.sum(-1) == 2).all(),
+        lambda m: (m[:, 0] > 0).all(),
+    ],
+    ids=["any", "all", "any in each row", "two in each row", "the first"],
+)
+def test_other_sizes_have_the_answers_of_the_example(
+    question: Callable[[Tensor], Tensor], mask: str, dtype: torch.dtype
+) -> None:
+    """Few rows of the example, or other data in them, may say something else to a question than the example does."""
+    model, example = _asked(question), (torch.randn(4, 6), _masks()[mask].to(dtype))
+    plan = cleave.capture(model, example, dynamic_batch=(1, 16), on_guard="raise")
+    with torch.no_grad():
+        assert torch.equal(plan(*example), model(*example))
+        twice = tuple(torch.cat([t, t]) for t in example)
+        assert torch.equal(plan(*twice), model(*twice))
+    rt = _prepare(model, Args(*example), "after:one")
+    for rows in (1, 5):
+        for seed in range(3):
+            flags = (torch.rand(rows, 6) < seed / 2).to(dtype)
+            inputs = (torch.randn(rows, 6), flags)
+            with torch.no_grad():
+                assert torch.equal(rt.run_suffix(rt.run_prefix(*inputs)), model(*inputs))
+
+
+def test_an_input_without_elements_may_have_rows() -> None:
+    model = _model(lambda lin, x, more: lin(torch.cat([x, more], 1)).relu())
+    rt = _prepare(model, Args(torch.randn(4, 4), torch.zeros(4, 0)), "50%")
+    for rows in (1, 3, 4, 9):
+        inputs = (torch.randn(rows, 4), torch.zeros(rows, 0))
+        with torch.no_grad():
+            assert torch.equal(rt.run_suffix(rt.run_prefix(*inputs)), model(*inputs))
+    with pytest.raises(cleave.InputError, match="is empty"):
+        _prepare(model, Args(torch.randn(0, 4), torch.zeros(0, 0)), "50%")
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (4, 1), (1, 1)])
+@pytest.mark.parametrize("grad", [False, True])
+def test_expanded_tensors_are_inputs_like_others(shape: tuple[int, int], grad: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    x = torch.randn(shape).expand(4, 6)
+    assert 0 in x.stride()
+    rt = _prepare(model, Args(x), "after:0")
+    with torch.set_grad_enabled(grad):
+        plan = cleave.capture(model, x, dynamic_batch=(1, 16))
+        for rows in (4, 1, 2, 9):
+            for z in (torch.randn(rows, 6), torch.randn(1, 6).expand(rows, 6), torch.randn(rows, 1).expand(rows, 6)):
+                assert torch.equal(plan(z), model(z))
+                with torch.no_grad():
+                    assert torch.equal(rt.run_suffix(rt.run_prefix(z)), model(z))
+
+
+def test_a_size_that_is_new_is_recorded_for_its_own_layout() -> None:
+    """A call between calls with another layout, of a size that these have not seen."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    rt = _prepare(model, Args(torch.randn(4, 6)), "after:0")
+    for rows, wide in ((4, 6), (4, 12), (9, 6), (9, 12), (9, 6), (1, 12), (1, 6)):
+        x = torch.randn(rows, wide)[:, :6]
+        with torch.no_grad():
+            assert torch.equal(rt.run_suffix(rt.run_prefix(x)), model(x))
+
+
 # ---- numbers that follow the batch -------------------------------------------------------------------------
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -70,7 +70,7 @@ def test_a_whole_model_is_called_as_if_it_were_here(server: Server) -> None:
         net(x.double())
 
 
-@pytest.mark.parametrize("model", ["net@after:first", "suffix"])
+@pytest.mark.parametrize("model", ["net@after:first", "suffix", "net@50%", "net@50%25"])
 def test_the_suffix_runs_there_and_the_prefix_here(server: Server, folder: Path, model: str) -> None:
     prefix = cleave.load(folder / "prefix.clv", sandbox=False)
     there = cleave.connect(f"http://{server.url}/{model}")

@@ -1,6 +1,7 @@
 """`cleave serve`: the REST form of the Open Inference Protocol, boundaries, files that change, ending."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -212,6 +213,44 @@ def test_paths_that_lead_nowhere(server, method, path, status, text):
     got, answer = server.json(method, path)
     assert got == status
     assert text in answer["error"]
+
+
+class Lookups(torch.nn.Module):
+    """Operators that refuse some numbers, in ways of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(6, 3)
+
+    def forward(self, k: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = self.table(k)
+        return rows, rows.gather(1, (k % 100)[:, None]), torch.nn.functional.one_hot(k, 6), 60 // d
+
+
+@pytest.mark.parametrize("engine", ["tape", "native"])
+@pytest.mark.parametrize("options", [(), ("--sandbox",), ("--batching", "fast")], ids=["here", "sandbox", "batches"])
+def test_numbers_that_an_operator_refuses_are_the_clients_fault(tmp_path, engine, options):
+    k, d = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3])
+    cleave.capture(Lookups().eval(), (k, d), dynamic_batch=(1, 8)).save(tmp_path / "net.clv")
+    with serving(tmp_path / "net.clv", "--engine", engine, *options, log=tmp_path / "log") as s:
+        for wrong, why in (((k + 9, d), "range"), ((-k, d), ""), ((k, d - 1), "zero|Zero"), ((k + 3, d), "bounds")):
+            body, fields = infer_body({n: t.numpy() for n, t in zip("kd", wrong, strict=True)})
+            status, _, text = s.ask("POST", "/v2/models/net/infer", body, fields)
+            assert status == 400, text
+            assert re.search(why, text.decode()), text
+            body, fields = infer_body({"k": k.numpy(), "d": d.numpy()})
+            assert s.ask("POST", "/v2/models/net/infer", body, fields)[0] == 200
+
+
+@pytest.mark.parametrize("name", ["net@50%", "net@50%25", "net%4050%", "%6eet@50%"])
+def test_a_percent_sign_that_escapes_nothing_is_itself(server, name):
+    status, answer = server.json("GET", f"/v2/models/{name}")
+    assert (status, answer["parameters"]["part"]) == (200, "suffix"), answer
+
+
+def test_a_name_is_unescaped_once(server):
+    status, answer = server.json("GET", "/v2/models/%256eet")
+    assert (status, "'%6eet' is not found" in answer["error"]) == (404, True), answer
 
 
 def test_sizes_that_were_not_recorded_are_refused(server):
