@@ -61,6 +61,8 @@ void artifact_free(artifact *a)
 	arena_free(&a->arena);
 	file_unmap(&a->map);
 	artifact_free(a->base);
+	if (a->release)
+		a->release(a->lent);
 	mem_free(a);
 }
 
