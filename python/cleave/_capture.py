@@ -197,6 +197,20 @@ def _noise(t: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return drawn.repeat(-(-n // MANY))[:n].view(t.shape)
 
 
+def _with_data(t: torch.Tensor, data: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """A copy with other data, where it has any and can be written as a whole: windows of one row cannot."""
+    copy = own_copy(t)
+    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel() or t.is_meta:
+        return copy
+    with torch.no_grad():
+        found = data()
+        try:
+            copy.data.copy_(found)
+        except RuntimeError:
+            return own_copy(t)
+    return copy
+
+
 def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gentle: bool) -> torch.Tensor:
     """Other data of the same kind: floats shuffled and scaled by up to a quarter (zeros get noise), integers shuffled.
 
@@ -205,24 +219,18 @@ def other_data(t: torch.Tensor, generator: torch.Generator, integers: bool, gent
     row = compact(t)
     if row is not t:
         return expand(other_data(row, generator, integers, gentle), t.shape, t.requires_grad)
-    copy = own_copy(t)
-    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel() or t.is_meta:
-        return copy
-    with torch.no_grad():
-        if t.is_floating_point() or t.is_complex():
-            real = _noise(t, generator)
-            scale = 1 - (0.001 if gentle else 0.25) * real
-            base = t.detach() if gentle else _shuffled(t, generator)
-            data = (base * scale.to(t.real.dtype if t.is_complex() else t.dtype)).to(t.dtype)
-            if not gentle and not bool((t.detach() != 0).any()):
-                data = (0.1 * (real - 0.5)).to(t.dtype)
-        else:
-            data = _shuffled(t, generator) if integers and not gentle else t.detach()
-        try:
-            copy.data.copy_(data)
-        except RuntimeError:  # overlapping memory (windows of one row) cannot be written as a whole
-            return own_copy(t)
-    return copy
+
+    def data() -> torch.Tensor:
+        if not (t.is_floating_point() or t.is_complex()):
+            return _shuffled(t, generator) if integers and not gentle else t.detach()
+        real = _noise(t, generator)
+        base = t.detach() if gentle else _shuffled(t, generator)
+        if not gentle and not bool((base != 0).any()):
+            return (0.1 * (real - 0.5)).to(t.dtype)
+        scale = 1 - (0.001 if gentle else 0.25) * real
+        return (base * scale.to(t.real.dtype if t.is_complex() else t.dtype)).to(t.dtype)
+
+    return _with_data(t, data)
 
 
 def drawn_data(t: torch.Tensor, generator: torch.Generator, low: float, high: float) -> torch.Tensor:
@@ -230,10 +238,8 @@ def drawn_data(t: torch.Tensor, generator: torch.Generator, low: float, high: fl
     row = compact(t)
     if row is not t:
         return expand(drawn_data(row, generator, low, high), t.shape, t.requires_grad)
-    copy = own_copy(t)
-    if t.layout is not torch.strided or t.is_nested or t.is_quantized or not t.numel() or t.is_meta:
-        return copy
-    with torch.no_grad():
+
+    def data() -> torch.Tensor:
         values = t.detach().reshape(-1)
         n = values.numel()
         if not t.is_complex():
@@ -244,11 +250,9 @@ def drawn_data(t: torch.Tensor, generator: torch.Generator, low: float, high: fl
         if t.is_floating_point():
             scale = 1 - 0.1 * torch.rand(1, generator=generator).to(t.device)
             drawn = (drawn * scale.to(t.dtype)).to(t.dtype)
-        try:
-            copy.data.copy_(drawn.reshape(t.shape))
-        except RuntimeError:  # overlapping memory cannot be written as a whole
-            return own_copy(t)
-    return copy
+        return drawn.reshape(t.shape)
+
+    return _with_data(t, data)
 
 
 def grad_mode(enabled: bool) -> Any:
@@ -283,7 +287,7 @@ def eager() -> Iterator[None]:
 
 @contextlib.contextmanager
 def recycling() -> Iterator[None]:
-    """Around runs of a model whose results nobody keeps: tensors are made of memory that others let go of."""
+    """Reuses the memory of freed tensors, around runs of a model whose results are not kept."""
     _native.recycle(True)
     try:
         yield
@@ -427,7 +431,7 @@ class Capture:
         return recorded
 
     def _check_forgotten(self, call: Call, grad: bool) -> None:
-        """What a call leaves behind (a cache) must not change what a call of another size gives: no plan leaves it."""
+        """What a call leaves in the modules (a cache) must not change results at other sizes: plans do not leave it."""
         known = self.use.calls
         sizes = [t.shape for t in call.leaves]
         others = [c for c in known if [t.shape for t in c.leaves] != sizes]
@@ -436,8 +440,8 @@ class Capture:
                 if theirs.left and not self._same_after(mine, theirs.left, grad):
                     c = theirs.left[0]
                     raise CaptureError(
-                        f"a call leaves {c.where} as its sizes want it (from {_short(c.before)} to {_short(c.after)}), "
-                        "and calls of other sizes give something else after it, which no plan would: set it before the "
+                        f"a call sets {c.where} for its own sizes (from {_short(c.before)} to {_short(c.after)}); that "
+                        "changes the results of calls at other sizes, and no plan reproduces that: set it before the "
                         "capture, keep it in a tensor, or capture with fixed sizes (dynamic_batch=None)"
                     )
         if not known or (call.left and not known[-1].left):

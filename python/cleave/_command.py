@@ -618,7 +618,7 @@ def _summary(made: Plan | SplitRuntime, files: Sequence[str]) -> str:
     head, facts = made._shown()
     rows = [("", title, _show.clip(text)) for title, text in facts]
     sized = made._sized if isinstance(made, Plan) else made.sized
-    left = 0 if sized is None or not files else _save.unproven(sized, sized.served)
+    left = 0 if sized is None or not files else _save.unproven(sized, sized.proven)
     rows += [("", "refused", f"{_show.plural(left, 'other size')}; --prove all records them too")] if left > 0 else []
     rows += [("", "file", f"{path}, {_native.text_bytes(os.path.getsize(path))}") for path in files]
     return f"{head.partition(' of ')[2]}\n{_show.columns(rows, (False, False, False))}"

@@ -13,10 +13,10 @@ from . import _native, _show, progress
 from ._capture import Arguments, Captured
 from ._compiled import CompiledView
 from ._cuda_graph import GraphView
-from ._dispatch import MAX_PLANS, Served
+from ._dispatch import MAX_PLANS, Regime, Served
 from ._log import logger, warn
 from ._objective import Objective
-from ._regime import Plans, Regime
+from ._regime import Plans
 from ._state import Target
 from ._threads import limited
 from .candidates import CandidateTable
@@ -334,7 +334,7 @@ class Cuts(Plans[Cut]):
         typical = dict(sizes) if captured.symbols else None
         if typical is not None and self.want.objective.batch_size is not None:
             typical[self.want.spec.batch_symbol] = self.want.objective.batch_size
-        where = " at " + ", ".join(f"{name}={n}" for name, n in sizes.items()) if sizes else ""
+        where = f" at {_show.named_sizes(sizes)}" if sizes else ""
         cut = Cut(captured, self.want, self.regime.grad, typical, like, self.origin(captured), where)
         small = self.to_check(captured, arguments)
         try:

@@ -1,13 +1,13 @@
 """Which plan serves a call: a dispatcher in C (src/runtime/dispatch.h), and the recording of missing plans.
 
 A plan is for one *regime* (grad mode, train and eval flags, dtypes, layouts: all but the sizes of the inputs), for the
-sizes it is proven at, and for the values that it met at its guards. A call that meets another value there has not
-happened (src/exec/undo.c): a plan that was recorded with that value serves it."""
+sizes it is proven at, and for the values that it met at its guards. A call that meets another value there is undone
+(src/exec/undo.c), and a plan that was recorded with that value serves it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -15,7 +15,7 @@ from . import _native
 from ._capture import Captured
 from ._dims import Point
 from ._log import logger, warn
-from ._sizes import Sized
+from ._sizes import Sized, is_stale
 from .errors import ArgumentError, GuardError, InputError
 
 log = logger("capture")
@@ -41,6 +41,19 @@ def read_max_plans(given: int | None) -> int:
     if type(given) is not int or given < 1:
         raise ArgumentError(f"max_plans must be a number of plans, at least 1, not {given!r}")
     return given
+
+
+class Regime(NamedTuple):
+    """Everything that decides which plan serves a call, except sizes and guards. None: a plan itself refuses what it is
+    not for, and the regime does not say it."""
+
+    grad: bool
+    training: Any = None  # a flag for every module
+    tensors: Any = None  # dtype and device of every module tensor; what is trainable, where grad counts
+    inputs: tuple[Any, ...] | None = None  # memory layout; what requires grad, where grad counts
+    same: tuple[int, ...] | None = None  # which inputs are one tensor
+    modes: tuple[Any, ...] | None = None  # around the call: autocast, default dtype
+    plain: Hashable = None  # plain values of the inputs, where they are not those of the example
 
 
 class Prepared(Protocol):
@@ -70,7 +83,7 @@ R = TypeVar("R")
 class Variants(Generic[P]):
     """The variants of one regime: plans for each set of values that data has had at guards."""
 
-    def __init__(self, regime: Hashable) -> None:
+    def __init__(self, regime: Regime) -> None:
         self.regime = regime
         self.all: tuple[P, ...] = ()  # replaced, not changed
 
@@ -87,16 +100,16 @@ class Served(Generic[P, T]):
         """records: what the model does on other data is recorded when a call needs it. make(variants, args, kwargs):
         captures the model as it is."""
         self.name, self.limit, self.records, self.make = name, limit, records, make
-        self.regimes: dict[Hashable, Variants[P]] = {}  # those of regimes that were met; other threads may add some
+        self.regimes: dict[Regime, Variants[P]] = {}  # those of regimes that were met; other threads may add some
         self.dispatch = _native.Dispatcher(limit, self._evicted)
         self._reason = ""  # why there are so many
 
-    def variants(self, regime: Hashable) -> Variants[P]:
-        """Those of a regime, which may have none yet."""
+    def variants(self, regime: Regime) -> Variants[P]:
+        """The variants of a regime; it may have none yet."""
         return self.regimes.get(regime) or self.regimes.setdefault(regime, Variants(regime))
 
     def every(self) -> Iterator[P]:
-        """Everything that records."""
+        """All variants of all regimes."""
         return (variant for variants in list(self.regimes.values()) for variant in variants.all)
 
     def of(self, variant: P) -> list[T]:
@@ -125,15 +138,10 @@ class Served(Generic[P, T]):
         return out
 
     def _drop_stale(self, variants: Variants[P], point: Point | None) -> bool:
-        """Drops plans for these sizes alone that were made for something in the modules which is no longer there (a
-        table for the sizes of the last call): they are to be recorded anew."""
+        """Drops plans for these sizes that are to be recorded anew."""
         found = False
         for p in self.dispatch.list(variants, point):
-            if p.source.symbols or p is p.plans.main:
-                continue
-            try:
-                _native.check_model(p.source.plan, p.source.modules)
-            except InputError:
+            if p is not p.plans.main and is_stale(p.source):
                 self.dispatch.drop(p)
                 found = True
         return found
@@ -141,8 +149,8 @@ class Served(Generic[P, T]):
     def miss(
         self, why: int, error: GuardError | None, variants: Variants[P], point: Point | None, inputs: tuple[Any, Any]
     ) -> T | None:
-        """Records a plan for a call that nothing serves: at its sizes, if a variant has not seen them, else another
-        variant for its data, or its regime."""
+        """Records a plan for a call that none serves: of a variant that has not seen its sizes, else a new variant, for
+        its data or its regime."""
         args, kwargs = inputs
         tried = [p.plans for p in self.dispatch.list(variants, point)]
         for variant in self._last_first(variants):
@@ -164,9 +172,9 @@ class Served(Generic[P, T]):
         last = self.dispatch.find(variants)
         return sorted(variants.all, key=lambda variant: last is None or last.plans is not variant)
 
-    def warn_of_plain(self, found: Iterable[bool]) -> None:
-        """A file takes tensors alone; found: which regimes are of other plain values than the example's."""
-        n = sum(found)
+    def warn_of_plain(self) -> None:
+        """A file takes tensors alone: plans for other plain values than the example's are not in it."""
+        n = len({v.regime.plain for v in list(self.regimes.values()) if v.all} - {None})
         if n:
             warn(
                 f"the file of {self.name} is for the plain values of the example (numbers, flags, texts, None): plans "
@@ -189,7 +197,7 @@ class Served(Generic[P, T]):
         variants.all = ()
 
     def _forget(self, variants: Variants[P]) -> None:
-        """A regime of which no plan is left, or none could be made."""
+        """Drops a regime that has no plans."""
         if not variants.all:
             self.regimes.pop(variants.regime, None)
 
@@ -197,9 +205,9 @@ class Served(Generic[P, T]):
         """A plan serves the sizes that it is proven for."""
         sized = variant.sized
         plan.plans = variant
-        points = None if sized is None else [p for p, c in sized.served.items() if c is plan.source]
+        points = None if sized is None else list(sized.points_of(plan.source))
         if sized is not None:
-            here = {id(c) for c, _ in sized.plans}
+            here = {id(known.captured) for known in sized.plans}
             for old in self.of(variant):
                 if old is not variant.main and id(old.source) not in here:
                     self.dispatch.drop(old)
@@ -216,7 +224,7 @@ class Served(Generic[P, T]):
         return plan
 
     def _evicted(self, plan: Any) -> None:
-        """A plan gave way to another one; what recorded it goes when it has no other."""
+        """A plan was replaced by another one; its variant goes with its last plan."""
         variant = plan.plans
         if variant.sized is not None:
             variant.sized.forget(plan.source)
@@ -224,6 +232,6 @@ class Served(Generic[P, T]):
             variant.siblings.all = tuple(w for w in variant.siblings.all if w is not variant)
         self._forget(variant.siblings)
         warn(
-            f"{self.name} has {self.limit} plans, and gives up the one that has not served for longest for each new "
-            f"one (max_plans). They are for {self._reason}"
+            f"{self.name} has {self.limit} plans (max_plans), and each new one replaces the least recently used. They "
+            f"are for {self._reason}"
         )

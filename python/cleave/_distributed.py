@@ -18,6 +18,7 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import schedules as engine
 from torch.utils import _pytree as pytree
 
+from . import _show
 from ._gradients import Gradients, Tied
 from ._peers import Peers
 from ._pipeline_stage import Link, Partitioned, Stage, ValueSpec
@@ -626,11 +627,9 @@ def _table(measured: dict[int, list[float | None]], rank_of: Sequence[int], pred
     def ratio(got: float | None, said: float | None) -> str:
         return "-" if got is None or not said else f"{got / said:.2f}"
 
-    head = ["stage", "rank", "forward ms", "predicted", "ratio", "backward ms", "predicted", "ratio"]
-    rows = []
+    rows = [["stage", "rank", "forward ms", "predicted", "ratio", "backward ms", "predicted", "ratio"]]
     for i, (f, b) in sorted(measured.items()):
         said = predicted[i] if predicted is not None else (None, None)
         rows.append([str(i), str(rank_of[i]), cell(f), cell(said[0]), ratio(f, said[0])])
         rows[-1] += [cell(b), cell(said[1]), ratio(b, said[1])]
-    widths = [max(len(r[k]) for r in [head, *rows]) for k in range(len(head))]
-    return "\n".join("  ".join(c.rjust(w) for c, w in zip(r, widths, strict=True)) for r in [head, *rows])
+    return _show.columns(rows, [True] * len(rows[0]))

@@ -159,13 +159,12 @@ def follow(
     rest there. It measures both sides and the link, and moves the cut when that pays; nothing is captured again.
 
     model: a whole model, as a .clv file, a LoadedModel, a Plan or a SplitRuntime; the server has the same under url,
-    "https://host:8000/model". compress: how boundaries may be sent besides as they are; None: "zstd", which loses
-    nothing. max_error: every way to compress may be used whose outputs are off by no more than this, relative to them,
-    on the inputs of the first call. max_cuts: how many cuts are kept ready. check: seconds after which the server has
-    to show again that it has the same weights. gain: another way is taken when it is faster by this share. away: for so
-    many seconds a server that failed is left alone, at least. look: after so many seconds a call goes to the server to
-    see how it is, if none did. engine and sandbox: as load takes them, for a model that is not loaded. options:
-    those of connect.
+    "https://host:8000/model". compress: how boundaries may be compressed; None: "zstd", which loses nothing. max_error:
+    also allows every compression whose outputs are off by no more than this, relative to them, on the inputs of the
+    first call. max_cuts: how many cuts are kept ready. check: seconds between checks that the server still has the same
+    weights. gain: another way is taken when it is faster by this share. away: seconds for which a server that failed is
+    left alone, at least. look: seconds without a call to the server after which one is sent to measure it. engine and
+    sandbox: as load takes them, for a model that is not loaded. options: those of connect.
 
     The first call measures, which takes as long as some dozen calls."""
     opened = _open(model, engine, sandbox)

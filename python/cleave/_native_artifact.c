@@ -239,6 +239,41 @@ static bool add_training(saver *s, PyObject *trains)
 	       ok_or_raise(artifact_add_training(s->a, text, loss, (size_t)n));
 }
 
+/* The tensors that an artifact in memory lies on. */
+typedef struct lent_tensors {
+	Py_ssize_t n;
+	clv_tensor *at[];
+} lent_tensors;
+
+static void lent_free(void *lent)
+{
+	lent_tensors *l = lent;
+	for (Py_ssize_t i = 0; i < l->n; i++)
+		clv_tensor_free(l->at[i]);
+	mem_free(l);
+}
+
+static PyObject *keep_in_memory(saver *s, PyObject *hosts)
+{
+	Py_ssize_t n;
+	clv_tensor **tensors = core_array(hosts, &n);
+	lent_tensors *l = tensors ? mem_alloc(sizeof *l + (size_t)n * sizeof *l->at) : NULL;
+	if (!l) {
+		if (tensors)
+			core_free(tensors, n);
+		return tensors ? PyErr_NoMemory() : NULL;
+	}
+	for (; l->n < n; l->n++) {
+		l->at[l->n] = tensors[l->n];
+		tensors[l->n] = NULL;
+	}
+	core_free(tensors, n);
+	s->a->lent = l;
+	s->a->release = lent_free;
+	clv_status st = artifact_ready(s->a);
+	return st == CLV_OK ? artifact_object(artifact_ref(s->a)) : raise_status(st);
+}
+
 static PyObject *saver_write(saver *s, const char *path, const char *part, const char *boundary, PyObject *head,
                              PyObject *notes, PyObject *to_host, PyObject *trains)
 {
@@ -249,6 +284,11 @@ static PyObject *saver_write(saver *s, const char *path, const char *part, const
 	clv_status st;
 	if (!hosts)
 		return NULL;
+	if (!path) {
+		PyObject *made = keep_in_memory(s, hosts);
+		Py_DECREF(hosts);
+		return made;
+	}
 	Py_BEGIN_ALLOW_THREADS
 	st = artifact_save(s->a, path);
 	Py_END_ALLOW_THREADS
@@ -256,19 +296,20 @@ static PyObject *saver_write(saver *s, const char *path, const char *part, const
 	return none_or_raise(st);
 }
 
-/* artifact_save(path, part, boundary or None, head, notes, plans, state, to_host, training=None); see _native.pyi */
+/* artifact_save(path or None: it is given, part, boundary or None, head, notes, plans, state, to_host, training=None); see
+   _native.pyi */
 PyObject *artifact_save_py(PyObject *self, PyObject *args)
 {
-	PyObject *head, *notes, *to_host, *trains = NULL;
-	const char *path, *part, *boundary;
+	PyObject *path, *head, *notes, *to_host, *trains = NULL;
+	const char *part, *boundary;
 	saver s = {0};
-	if (!PyArg_ParseTuple(args, "yszO!O!O!O!O|O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
+	if (!PyArg_ParseTuple(args, "OszO!O!O!O!O|O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
 	                      &PyList_Type, &s.plans, &PyDict_Type, &s.state, &to_host, &trains))
 		return NULL;
 	s.tensors = PyList_New(0);
 	s.labels = PyList_New(0);
 	s.named = PySet_New(NULL);
-	PyObject *out = saver_write(&s, path, part, boundary, head, notes, to_host, trains);
+	PyObject *out = saver_write(&s, path_of(path), part, boundary, head, notes, to_host, trains);
 	artifact_free(s.a);
 	Py_XDECREF(s.tensors);
 	Py_XDECREF(s.labels);

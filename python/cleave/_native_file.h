@@ -17,6 +17,7 @@ PyObject *payload_losses(const payload *p);     /* {label: (method, absolute, re
 
 clv_status checks_asked(PyObject *checks, artifact_plan *to); /* what the forward asked of its inputs */
 struct clv_artifact *artifact_of(PyObject *artifact);         /* of an ArtifactType; borrowed */
+PyObject *artifact_object(struct clv_artifact *a);            /* takes it, also on failure */
 
 /* What a boundary says; borrows texts of the fields. facts_free, also on failure. */
 bool facts_from(PyObject *fields, boundary_facts *out);

@@ -27,6 +27,16 @@ artifact *artifact_of(PyObject *o)
 	return ((ArtifactObject *)o)->a;
 }
 
+PyObject *artifact_object(artifact *a)
+{
+	ArtifactObject *o = (ArtifactObject *)ArtifactType.tp_alloc(&ArtifactType, 0);
+	if (o)
+		o->a = a;
+	else
+		artifact_free(a);
+	return (PyObject *)o;
+}
+
 /* What the file itself is wrong about has a class of its own. */
 static PyObject *raise_artifact(clv_status st)
 {
@@ -79,14 +89,7 @@ static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *k
 	opening_free(&how);
 	if (!read)
 		return NULL;
-	if (st != CLV_OK)
-		return raise_artifact(st);
-	ArtifactObject *o = (ArtifactObject *)type->tp_alloc(type, 0);
-	if (o)
-		o->a = a;
-	else
-		artifact_free(a);
-	return (PyObject *)o;
+	return st == CLV_OK ? artifact_object(a) : raise_artifact(st);
 }
 
 static PyObject *fingerprint_of(const char *key)
@@ -212,6 +215,16 @@ static PyObject *artifact_py_check_data(ArtifactObject *o, PyObject *unused)
 	return none_or_raise(st);
 }
 
+/* to_bytes() -> those of the file that one in memory would be */
+static PyObject *artifact_py_to_bytes(ArtifactObject *o, PyObject *unused)
+{
+	strbuf b = STRBUF_INIT;
+	clv_status st = artifact_append(o->a, &b);
+	PyObject *out = st == CLV_OK ? PyBytes_FromStringAndSize(b.at, (Py_ssize_t)b.n) : raise_status(st);
+	strbuf_free(&b);
+	return out;
+}
+
 static PyObject *artifact_py_about(ArtifactObject *o, PyObject *unused)
 {
 	PyObject *out = PyDict_New();
@@ -305,6 +318,7 @@ static PyMethodDef artifact_methods[] = {
 	{"packed", (PyCFunction)artifact_py_packed, METH_O, "(instruction set, pieces, bytes) of packed weights, or None"},
 	{"unvouched", (PyCFunction)artifact_py_unvouched, METH_NOARGS, "why nobody vouches for it, or None"},
 	{"signer", (PyCFunction)artifact_py_signer, METH_NOARGS, "the trusted key that signed it, or None"},
+	{"to_bytes", (PyCFunction)artifact_py_to_bytes, METH_NOARGS, "those of the file that one in memory would be"},
 	{"check_data", (PyCFunction)artifact_py_check_data, METH_NOARGS, "compares the data with its digests"},
 	{"split", (PyCFunction)artifact_py_split, METH_VARARGS, "split(boundary, prefix path, suffix path)"},
 	{NULL, NULL, 0, NULL}};

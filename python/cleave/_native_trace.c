@@ -220,35 +220,37 @@ static bool read_options(PyObject *given, clv_trace_options *o, option_lists *l)
 	return l->args && l->env && l->ops && l->modules;
 }
 
-static PyObject *finish_tracing(tracing *t, clv_status st)
+static PyObject *finish_tracing(tracing *t, clv_status st, artifact *made)
 {
 	if (!t->raised)
-		return none_or_raise(st);
+		return st == CLV_OK ? artifact_object(made) : raise_status(st);
+	if (st == CLV_OK)
+		artifact_free(made);
 	PyErr_Restore(t->type, t->value, t->tb);
 	return NULL;
 }
 
-static clv_status trace_to(const artifact *a, const clv_trace_options *o, const char *path)
+static clv_status trace_made(const artifact *a, const clv_trace_options *o, artifact **out)
 {
-	artifact *made;
-	TRY(clv_trace(a, o, &made));
-	clv_status st = artifact_save(made, path);
-	artifact_free(made);
+	TRY(clv_trace(a, o, out));
+	clv_status st = artifact_ready(*out);
+	if (st != CLV_OK)
+		artifact_free(*out);
 	return st;
 }
 
-/* trace(artifact, calls, reasons, options, progress, log, path): writes the traced file there */
+/* trace(artifact, calls, reasons, options, progress, log) -> the traced one, in memory */
 PyObject *trace_py(PyObject *self, PyObject *args)
 {
 	PyObject *file, *calls, *given;
-	const char *path;
+	artifact *made = NULL;
 	tracing t = {0};
 	clv_trace_options o = CLV_TRACE_OPTIONS_INIT;
 	option_lists lists = {0};
 	trace_calls c = {0};
 	PyObject *out = NULL;
-	if (!PyArg_ParseTuple(args, "O!O!OO!OOy", &ArtifactType, &file, &PyList_Type, &calls, &t.no, &PyTuple_Type, &given,
-	                      &t.progress, &t.log, &path))
+	if (!PyArg_ParseTuple(args, "O!O!OO!OO", &ArtifactType, &file, &PyList_Type, &calls, &t.no, &PyTuple_Type, &given,
+	                      &t.progress, &t.log))
 		return NULL;
 	t.a = artifact_of(file);
 	if (check_reasons(t.a, t.no) && read_options(given, &o, &lists) && trace_calls_read(calls, &c)) {
@@ -260,9 +262,9 @@ PyObject *trace_py(PyObject *self, PyObject *args)
 		o.log = say_line;
 		o.ctx = &t;
 		Py_BEGIN_ALLOW_THREADS
-		st = trace_to(t.a, &o, path);
+		st = trace_made(t.a, &o, &made);
 		Py_END_ALLOW_THREADS
-		out = finish_tracing(&t, st);
+		out = finish_tracing(&t, st, made);
 	}
 	trace_calls_free(&c);
 	PyMem_Free(lists.args);

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,17 +39,11 @@ class PlanStages:
 
     def profile_text(self) -> str:
         """What was measured, for ranks that measured something else."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "profile.json"
-            self.source.profile.save(path)
-            return path.read_text(encoding="utf-8")
+        return json.dumps(self.source.profile._parts())
 
     def like(self, profile: str) -> PlanStages:
         """The partition that this profile gives."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "profile.json"
-            path.write_text(profile, encoding="utf-8")
-            return PlanStages(self.source.repartition(profile=Profile.load(path)))
+        return PlanStages(self.source.repartition(profile=Profile._of(*json.loads(profile))))
 
     @property
     def tied(self) -> list[list[tuple[int, str]]]:

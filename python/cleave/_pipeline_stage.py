@@ -209,7 +209,7 @@ class Link:
         self.peers.forget(f"step/{self.step - KEPT_STEPS}")
 
     def refuse(self, why: str) -> None:
-        """The first stage says that this step will not be."""
+        """The first stage tells the others that this step does not run."""
         self.peers.tell(f"step/{self.step}", {"refused": why})
 
     @property
@@ -263,7 +263,7 @@ class Link:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Around what is the user's: an error there is told as such."""
+        """Around the user's code: what it raises becomes a PipelineError with the place."""
         try:
             yield
         except Exception as e:
@@ -271,7 +271,7 @@ class Link:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """What ends a step is told as one error on every rank."""
+        """Whatever ends a step is reported as the same error on every rank."""
         try:
             yield
         except Refused:
@@ -362,7 +362,7 @@ class Clock:
         return event
 
     def warm(self) -> None:
-        """What was timed so far was warming up; it counts only if nothing follows."""
+        """The times so far were of warming up; they count only if none follow."""
         self._warm, self._marks = self._marks, []
 
     def times(self) -> list[float]:
@@ -374,7 +374,7 @@ class Clock:
 
 
 def _guarded(method: Callable[Concatenate[Stage, P], T]) -> Callable[Concatenate[Stage, P], T]:
-    """What schedules call: whoever made the schedule gets the errors of a pipeline."""
+    """For methods that schedules call: they raise the errors of a pipeline, whoever made the schedule."""
 
     @functools.wraps(method)
     def call(stage: Stage, /, *args: P.args, **kwargs: P.kwargs) -> T:

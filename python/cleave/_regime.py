@@ -1,35 +1,21 @@
-"""The regimes of a model, and the plans recorded for each.
-
-A *regime* is everything a plan depends on except the sizes of its inputs: grad mode, train and eval flags, what is
-trainable, dtypes and devices, autocast. Its plans are captured when it is first met (_dispatch.py)."""
+"""The regime of a call, read off the model, and the plans recorded for each: captured when it is first met."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from . import _save
+from . import _save, _show
 from ._capture import Arguments, Captured, same_inputs, take_apart
 from ._dims import SizeSpec, check_sizes, warn_of_images
-from ._dispatch import Served, Variants
+from ._dispatch import Regime, Served, Variants
 from ._sizes import Sized, found_sizes
 from ._state import Target
 from .errors import CaptureError, InputError, LayoutError
 from .plan import capture_checked, capture_shapes, capture_sized
-
-
-class Regime(NamedTuple):
-    """Everything a plan depends on except the sizes of its inputs."""
-
-    grad: bool
-    training: tuple[bool, ...]  # of every module
-    tensors: tuple[Any, ...]  # dtype and device of every module tensor; what is trainable, where grad counts
-    inputs: tuple[Any, ...]  # memory layout; what requires grad, where grad counts; which are the same tensor
-    modes: tuple[Any, ...]  # around the call: autocast, default dtype
-    plain: Hashable = None  # plain values of the inputs, where they are not those of the example
 
 
 class Reader:
@@ -55,7 +41,8 @@ class Reader:
             grad,
             tuple([m.training for m in self.modules]),
             tuple([(t.dtype, t.device, grad and t.requires_grad) for t in tensors if isinstance(t, torch.Tensor)]),
-            (*[(_layout(t), grad and t.requires_grad) for t in leaves], *_repeats(leaves)),
+            tuple([(_layout(t), grad and t.requires_grad) for t in leaves]),
+            tuple(_repeats(leaves)),
             (_autocast("cpu"), _autocast("cuda"), torch.get_default_dtype()),
             plain,
         )
@@ -131,7 +118,7 @@ class Plans(Generic[T]):
                     warn_of_images(self.sized.symbols, self.names)
                     self.check_example(self.sizes_of(arguments.leaves))
             if self.sized is not None and not self.sized.covers(self.sized.example):
-                arguments = self.sized.resized(arguments, min(self.sized.proven))
+                arguments = self.sized.resized(arguments, min(self.sized.points_of(self.sized.captured)))
         self.first = arguments  # what the first plan is prepared for: the example, at other sizes where it is special
         self.main: T = self.prepare(self.captured, arguments, like)
         self.captured = self.main.captured
@@ -141,15 +128,15 @@ class Plans(Generic[T]):
         raise NotImplementedError
 
     def to_check(self, captured: Captured, arguments: Arguments) -> Arguments:
-        """Inputs to compare a plan with the model on: of the example at a size that costs little. A plan that was made
-        for somebody's call may have guards that let no other data through: then it is these."""
+        """Inputs on which a plan is compared with the model: the example, at a size that costs little. A plan that was
+        recorded for a call may have guards that refuse all other data, so it is compared on the inputs of that call."""
         if self.sized is None or arguments is not self.first:
             return arguments
         points = self.sized.check_points(captured)
         return self.sized.resized(self.arguments, points[0]) if points else arguments
 
     def blame(self, captured: Captured, arguments: Arguments) -> None:
-        """Where parts of a plan do not give the model's results: raises if the whole plan does not, either."""
+        """After parts of a plan did not give the model's results: raises if the whole plan does not, either."""
         if self.sized is not None:
             self.sized.confirm_plan(arguments, captured)
 
@@ -161,7 +148,7 @@ class Plans(Generic[T]):
         return found_sizes(self.sized, self.names, batch_symbol, take_apart(self.target, *example))
 
     def origin(self, captured: Captured) -> str:
-        """At which sizes a plan was made, where that says something."""
+        """The sizes at which a plan was made, if sizes may change."""
         return self.sized.origin(captured) if self.sized is not None else ""
 
     @property
@@ -171,9 +158,7 @@ class Plans(Generic[T]):
 
     def sizes_of(self, leaves: Sequence[torch.Tensor]) -> dict[str, int]:
         """The value of every symbol in these inputs."""
-        if self.sized is None:
-            return {}
-        return dict(zip(self.sized.names, self.sized.sizes_of(leaves), strict=True))
+        return {} if self.sized is None else self.sized.named(self.sized.sizes_of(leaves))
 
     def point_of(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
         """Sizes in their order; None: they do not matter."""
@@ -198,9 +183,9 @@ class Plans(Generic[T]):
         if not self.whole and found is not None:
             return found
         if not self.whole:
-            sizes = ", ".join(f"{name}={n}" for name, n in self.sizes_of(arguments.leaves).items())
             raise InputError(
-                f"{sizes} was never seen, and only half of the model is here: call prepare_sizes before keep_only"
+                f"{_show.named_sizes(sized.named(point))} was never seen, and only half of the model is here: call "
+                "prepare_sizes before keep_only"
             )
         with torch.set_grad_enabled(self.regime.grad):
             captured = sized.obtain(arguments, point)
@@ -209,15 +194,15 @@ class Plans(Generic[T]):
 
     def prepared(self) -> list[T]:
         """The plans that serve some size, the first one first."""
-        here = {id(c) for c in self.sized.served.values()} if self.sized is not None else set()
-        return [p for p in self.home.of(self) if p is self.main or id(p.source) in here]
+        sized = self.sized
+        return [p for p in self.home.of(self) if p is self.main or (sized is not None and sized.points_of(p.source))]
 
     def at(self, point: tuple[int, ...]) -> T | None:
         """The plan that serves these sizes; None: none does yet."""
         return next((p for p in self.home.dispatch.list(self.siblings, point) if p.plans is self), None)
 
     def see(self, sizes: Mapping[str, int]) -> None:
-        """Has a look at sizes that so far only the other half has seen, or that will be needed."""
+        """Records sizes that only the other half has met, or that will be needed."""
         sized = self.sized
         if sized is None or set(sizes) != set(sized.names):
             return
@@ -231,23 +216,18 @@ class Plans(Generic[T]):
         """The plans for a file. prove: as in _save.prove; None: nothing more can be recorded."""
         sized = self.sized
         if sized is not None and self.whole and prove is not None:
-            _save.prove(sized, lambda point: self.see(dict(zip(sized.names, point, strict=True))), prove)
-            for point in {id(c): point for point, c in sized.served.items()}.values():
-                self.see(dict(zip(sized.names, point, strict=True)))  # each plan is prepared
-        return [
-            _save.PlanEntry(
-                p.captured, p.signature, p.cut_at, _save.points_of(sized, p.source), _save.fixed_of(sized, p.source)
-            )
-            for p in self.prepared()
-        ]
+            _save.prove(sized, lambda point: self.see(sized.named(point)), prove)
+            for captured in sized.proven_plans:
+                self.see(sized.named(sized.points_of(captured)[-1]))  # each plan is prepared
+        return [_save.entry(sized, p.source, p.captured, p.signature, p.cut_at) for p in self.prepared()]
 
     def explain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises what is wrong with inputs that a plan did not take, if it is their sizes."""
+        """After a plan refused inputs: raises what is wrong with their sizes, if anything."""
         if self.sized is not None:
             self.sized.check_inputs(take_apart(self.target, args, kwargs))
 
     def check_shapes(self, leaves: Sequence[torch.Tensor]) -> None:
-        """What may not change has the sizes of the example, what may is in its range."""
+        """Raises unless fixed dimensions are as in the example and all others are in their ranges."""
         symbols = self.sized.symbols if self.sized is not None else ()
         free = {place for s in symbols for place in s.places}
         for i, (name, (_, shape), t) in enumerate(zip(self.names, self.shapes, leaves, strict=True)):
@@ -262,7 +242,7 @@ class Plans(Generic[T]):
 
     @contextlib.contextmanager
     def explaining(self, leaves: Sequence[torch.Tensor]) -> Iterator[None]:
-        """A capture for a call that gives one tensor for several inputs: where it fails, that is what is wrong."""
+        """Around a capture for a call: if it fails and one tensor is given for several inputs, the error says so."""
         try:
             yield
         except CaptureError as error:
@@ -292,8 +272,7 @@ def for_file(home: Served[Any, Any], variants: Variants[Any], prove: str | None)
     forward asks."""
 
     def usual(other: Variants[Any]) -> Regime:
-        assert isinstance(other.regime, Regime)
-        return other.regime._replace(inputs=())
+        return other.regime._replace(inputs=None, same=None)
 
     every = [variants, *(w for w in list(home.regimes.values()) if w is not variants and usual(w) == usual(variants))]
     return [e for w in every for p in w.all if w is variants or p.main.source.modules.strict for e in p.entries(prove)]

@@ -55,7 +55,7 @@ class Head(NamedTuple):
 
 
 def save(
-    path: Path,
+    path: Path | None,
     head: Head,
     entries: Sequence[PlanEntry],
     *,
@@ -64,11 +64,11 @@ def save(
     weights: bool = True,
     metadata: Mapping[str, str] | None = None,
     training: tuple[str, bytes] | None = None,
-) -> None:
-    """Writes plans and the tensors they read; the file is there whole or not at all. boundary: cut the plans there.
-    training: what makes it a file that trains (_trainer.py).
+) -> Any:
+    """Writes plans and the tensors they read; the file is there whole or not at all. path None: gives the artifact
+    instead, on the memory of the tensors. boundary: cut the plans there. training: what makes it a file that trains.
 
-    Raises what a call would when the model is not what it was: plans of one file are of one model."""
+    Raises what a call would if the model has changed since: all plans of a file must be of one model."""
     check_part(part, head.split_id or boundary)
     for e in entries:
         _refuse_collected(head.target, e.captured)
@@ -93,11 +93,12 @@ def save(
                 raise PayloadError(f"{name} of the model cannot be in a file: {error}") from None
         return to_host(tensors)
 
-    _native.artifact_save(os.fsencode(path), part, boundary, fields, notes, plans, state, on_host, training)
+    to = None if path is None else os.fsencode(path)
+    return _native.artifact_save(to, part, boundary, fields, notes, plans, state, on_host, training)
 
 
 def _refuse_collected(target: Target, captured: Captured) -> None:
-    """A file knows no signature, and cannot hold a call to the order of keywords that the forward collects."""
+    """A file has no signature, so it cannot check the order of keywords that the forward takes as **kwargs."""
     names = target.collected(captured.arguments.children[1].keys)
     if len(names) > 1:
         raise ArgumentError(
@@ -146,22 +147,25 @@ def points_of(sized: Sized | None, captured: Captured) -> list[Point]:
     if sized is None or not captured.symbols:
         return []
     where = [sized.names.index(name) for name in captured.symbols]
-    found = (tuple(point[i] for i in where) for point, c in sized.served.items() if c is captured)
-    return sorted(set(found))
-
-
-def served_plans(sized: Sized) -> list[Captured]:
-    """The plans that serve some size, the first one first."""
-    return list({id(c): c for c in (sized.captured, *sized.served.values())}.values())
+    return sorted({tuple(point[i] for i in where) for point in sized.points_of(captured)})
 
 
 def fixed_of(sized: Sized | None, captured: Captured) -> dict[str, int]:
     """Sizes that other plans have symbols for: this one was recorded with one value of each."""
     if sized is None:
         return {}
-    points = [point for point, c in sized.served.items() if c is captured]
-    values = {name: {point[i] for point in points} for i, name in enumerate(sized.names)}
+    values = {name: {point[i] for point in sized.points_of(captured)} for i, name in enumerate(sized.names)}
     return {name: min(n) for name, n in values.items() if name not in captured.symbols and len(n) == 1}
+
+
+def batch_name(sized: Sized | None) -> str:
+    """The symbol that is the batch; "": none is."""
+    return next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
+
+
+def entry(sized: Sized | None, source: Captured, captured: Captured, signature: str, cut: int | None) -> PlanEntry:
+    """A plan for a file. source: as it was recorded; captured: with its nodes in the order in which they run."""
+    return PlanEntry(captured, signature, cut, points_of(sized, source), fixed_of(sized, source))
 
 
 def prove(
@@ -171,26 +175,26 @@ def prove(
     any_size: Callable[[], bool] = lambda: False,
     holds: Callable[[Captured], bool] = lambda _: True,
 ) -> None:
-    """Records sizes that were never seen, because a file serves only sizes that were recorded; says what is proven.
+    """Records more sizes, because a file serves only sizes that were recorded; says what is proven.
 
-    "auto" records a few: powers of two first, then what lies between, while the estimated work is within a limit, so
+    "auto" records a few: powers of two first, then sizes between them, while the estimated work is within a limit, so
     that the same model gives the same file on any machine. "all" records every size, "none" no more. A size at which
-    the model fails is passed over. any_size: the file will serve all sizes by its formulas unless a record speaks
-    against that; then powers of two are enough, and it takes more work to see as many of them as possible. holds: a
-    plan goes into the file."""
+    the model fails is passed over. any_size: the file will serve all sizes by its formulas unless a record contradicts
+    them; then powers of two are enough, and the limit is higher, so that most of them are seen. holds: whether a plan
+    goes into the file."""
     if how not in PROVE:
         raise ArgumentError(f"prove is one of {', '.join(PROVE)}, not {how!r}")
     sized.check_model()
-    since, forwards, before = time.monotonic(), sized.use.forwards, len(sized.served)
+    since, forwards, before = time.monotonic(), sized.use.forwards, len(sized.proven)
     with recycling():
         if any_size():
             _record_all(sized, record, _chosen(sized, how, _powers(sized), ANY_SIZE_WORK))
         if not any_size():
             _record_all(sized, record, _chosen(sized, how, (*_powers(sized), *_between(sized, how)), PROVE_WORK))
         sized.renew(record)
-    new, forwards = len(sized.served) - before, sized.use.forwards - forwards
+    new, forwards = len(sized.proven) - before, sized.use.forwards - forwards
     ran = f"{_show.plural(new, 'size')} recorded for this file, {_show.plural(forwards, 'forward')} in"
-    proven = sorted(point for point, c in sized.served.items() if holds(c))
+    proven = sorted(point for point, c in sized.proven.items() if holds(c))
     line = _proven_text(sized, proven, any_size(), f"{ran} {time.monotonic() - since:.1f} s")
     log.info("%s", line)
     progress.say(line)
@@ -201,8 +205,8 @@ def _record_all(sized: Sized, record: Callable[[Point], Any], points: Sequence[P
         return
     with progress.task(f"proving sizes of {sized.target.name}", len(points)):
         for point in points:
-            sizes = dict(zip(sized.names, point, strict=True))
-            progress.step(", ".join(f"{name}={n}" for name, n in sizes.items()), counted=True)
+            sizes = sized.named(point)
+            progress.step(_show.named_sizes(sizes), counted=True)
             try:
                 record(point)
             except Exception as error:
@@ -210,8 +214,8 @@ def _record_all(sized: Sized, record: Callable[[Point], Any], points: Sequence[P
 
 
 def _chosen(sized: Sized, how: str, rounds: Iterable[Sequence[Point]], limit: float) -> list[Point]:
-    """Points to record. A round begins with what costs least, and ends with what is too much. What was recorded before
-    counts as well, so that a second file of the model has no other sizes than the first."""
+    """Points to record. Each round takes the cheapest first and stops at one that exceeds the limit. Points that were
+    recorded earlier count too, so that a second file of the model has the same sizes as the first."""
     out: dict[Point, None] = {}
     for points in rounds if how != "none" else ():
         for point in points:
@@ -222,7 +226,8 @@ def _chosen(sized: Sized, how: str, rounds: Iterable[Sequence[Point]], limit: fl
                 break
             limit -= work
             out[point] = None
-    return [point for point in out if point not in sized.served]
+    known = sized.proven
+    return [point for point in out if point not in known]
 
 
 def _work(sized: Sized, point: Point) -> float:
@@ -272,7 +277,7 @@ def _proven_text(sized: Sized, proven: Sequence[Point], every: bool, ran: str) -
         return f"{name}: all {len(proven)} sizes of {all_of} are proven ({ran})"
     if every:
         return f"{name}: served at all of {all_of} by its formulas, proven at {where} ({ran})"
-    apart = _show.points_text(sorted(sized.served.keys() - set(proven)))
+    apart = _show.points_text(sorted(sized.proven.keys() - set(proven)))
     return (
         f"{name}: proven at {where} of {all_of} ({ran}); the other {left} sizes are refused: "
         'prove="all" (--prove all) records them too, prepare_sizes (--sizes) those you name'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import _native
@@ -132,10 +132,15 @@ def plan_facts(plan: Any, sized: Any = None) -> Facts:
 
 def sizes_text(sized: Any) -> str:
     """ "B 1..64, proven at 2..5, 8; 2 plans"."""
-    served, plans = sized.served, sized.plans  # replaced by other threads, never changed
+    plans = sized.plans  # replaced by other threads, never changed
     ranges = ", ".join(f"{s.name} {s.low}..{s.high}" for s in sized.symbols)
-    text = f"{ranges}, proven at {points_text(sorted(served))}"
+    text = f"{ranges}, proven at {points_text(sorted(point for plan in plans for point in plan.points))}"
     return f"{text}; {len(plans)} plans" if len(plans) > 1 else text
+
+
+def named_sizes(sizes: Mapping[str, int]) -> str:
+    """ "B=3, S=40"."""
+    return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
 def points_text(points: Sequence[tuple[int, ...]]) -> str:

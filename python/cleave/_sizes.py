@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn, Protocol
 
 import torch
 
-from . import _dims, _native, _shapes, _tree, progress
+from . import _dims, _native, _shapes, _show, _tree, progress
 from ._capture import (
     Arguments,
     Capture,
@@ -31,7 +31,7 @@ from ._capture import (
 from ._dims import ENOUGH, Place, Point, SizeSpec, Symbol
 from ._log import logger
 from ._state import Target
-from .errors import CaptureError, CleaveError, InputError
+from .errors import CaptureError, CleaveError, InputError, brief
 
 log = logger("sizes")
 
@@ -48,12 +48,8 @@ class Check(Protocol):
 
 KEPT = 64  # records that a family keeps; later points are compared with its formulas and forgotten
 MOST_FAMILIES = 128
+MOST_SAID = 200  # characters of what a model says
 MOST_ODD = 16  # records that are left out, one after the other, to see whether one alone is odd
-
-
-def first_line(error: Exception) -> str:
-    """What a model said, in short."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _near(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -82,6 +78,27 @@ class Built(NamedTuple):
     reason: str | None
     doubt: Point | None = None
     few: bool = False  # the reason is that more sizes have to be seen
+
+
+class Proven(NamedTuple):
+    """A plan, and the points that it is proven for: none, where one with formulas took them over. Then it still takes
+    boundaries that it made."""
+
+    captured: Captured
+    why: str | None  # it is another one than the first
+    points: tuple[Point, ...]
+
+
+def is_stale(captured: Captured) -> bool:
+    """A plan for one point was made for something that the modules no longer hold (a table for the sizes of the last
+    call): it is to be recorded again."""
+    if captured.symbols:
+        return False
+    try:
+        _native.check_model(captured.plan, captured.modules)
+    except InputError:
+        return True
+    return False
 
 
 def _fold(*records: Recorded) -> None:
@@ -217,14 +234,15 @@ def found_sizes(sized: Sized | None, names: Sequence[str], batch_symbol: str, ar
 
 
 class Sized:
-    """The plans of a model for ranges of sizes, with the points each is proven for.
+    """Records a model at sizes in ranges, and keeps what that proved. Which plan serves a call is decided by the
+    dispatcher (_dispatch.py).
 
-    served: the plan of every proven point. It is replaced, never changed, so that it can be read without the lock."""
+    plans: replaced, never changed, so that they can be read without the lock."""
 
     def __init__(
         self, target: Target, arguments: Arguments, grad: bool, spec: SizeSpec, check: Check, confirm: bool
     ) -> None:
-        """confirm: the first plan is compared with the model; else who asked for it does that (check_points)."""
+        """confirm: the first plan is compared with the model; otherwise the caller does it (check_points)."""
         self.target = target
         self.grad = grad
         self.check = check
@@ -236,9 +254,8 @@ class Sized:
         self.may_fold = not grad
         self.as_given = False  # other sizes have the example's rows, as they are
         self.families: tuple[Family, ...] = ()
-        self.served: dict[Point, Captured] = {}
         self.failure: str | None = None  # what the model said at sizes it does not take
-        self.plans: tuple[tuple[Captured, str | None], ...] = ()  # with why it is another one than the first
+        self.plans: tuple[Proven, ...] = ()
         for name, t in zip(arguments.names, arguments.leaves, strict=True):
             if t.is_nested:
                 raise CaptureError(
@@ -265,14 +282,27 @@ class Sized:
         """The sizes of these inputs, in the order of `names`."""
         return _dims.sizes_of(self.symbols, leaves)
 
+    def named(self, point: Point) -> dict[str, int]:
+        """The same by name."""
+        return dict(zip(self.names, point, strict=True))
+
     def covers(self, sizes: Point) -> bool:
         """The first plan is proven at these sizes."""
-        return self.served.get(sizes) is self.captured
+        return sizes in self.points_of(self.captured)
 
     @property
-    def proven(self) -> set[Point]:
-        """Points at which the first plan was seen to hold."""
-        return {p for p, c in self.served.items() if c is self.captured}
+    def proven(self) -> dict[Point, Captured]:
+        """The plan that is proven for each point."""
+        return {point: plan.captured for plan in self.plans for point in plan.points}
+
+    @property
+    def proven_plans(self) -> list[Captured]:
+        """The plans that are proven for some point, the first one first."""
+        return [plan.captured for plan in self.plans if plan.points]
+
+    def points_of(self, captured: Captured) -> tuple[Point, ...]:
+        """The points that a plan is proven for."""
+        return next((plan.points for plan in self.plans if plan.captured is captured), ())
 
     @property
     def reason(self) -> str | None:
@@ -286,7 +316,7 @@ class Sized:
 
     def origin(self, captured: Captured) -> str:
         """The point at which a plan was made: two plans of one model with equal text made there are the same."""
-        return str(next((p for p, c in self.served.items() if c is captured), ""))
+        return str(next(iter(self.points_of(captured)), ""))
 
     def resized(self, arguments: Arguments, point: Point) -> Arguments:
         """The example at another point, with other data."""
@@ -325,18 +355,14 @@ class Sized:
 
     def describe(self) -> list[str]:
         """One line for each plan: the points it is proven for, and why it is another one than the first."""
-        served, plans = self.served, self.plans
-        points: dict[int, list[Point]] = {}
-        for point, captured in served.items():
-            points.setdefault(id(captured), []).append(point)
-        return [self._describe(c, sorted(points[id(c)]), why) for c, why in plans if id(c) in points]
+        return [self._describe(plan) for plan in self.plans if plan.points]
 
-    def _describe(self, captured: Captured, points: list[Point], why: str | None) -> str:
+    def _describe(self, plan: Proven) -> str:
         one = len(self.names) == 1
-        shown = ", ".join(str(p[0]) if one else str(p) for p in points)
+        shown = ", ".join(str(p[0]) if one else str(p) for p in sorted(plan.points))
         what = self.names[0] if one else f"({', '.join(self.names)})"
-        tail = f": {why}" if why else ""
-        return f"{what} in [{shown}]{tail}" if captured.symbols else f"{what} = {shown}{tail}"
+        tail = f": {plan.why}" if plan.why else ""
+        return f"{what} in [{shown}]{tail}" if plan.captured.symbols else f"{what} = {shown}{tail}"
 
     # ---- where the batch is
 
@@ -381,7 +407,7 @@ class Sized:
         except CleaveError:
             return True  # it runs; why it cannot be captured is told at the example's own size
         except Exception as error:
-            self.failure = self.failure or first_line(error)
+            self.failure = self.failure or brief(error)[:MOST_SAID]
             return False
         finally:
             work.restore()
@@ -419,7 +445,7 @@ class Sized:
         return self._point_text(self.sizes_of(leaves))
 
     def _point_text(self, point: Point) -> str:
-        return ", ".join(f"{name}={n}" for name, n in zip(self.names, point, strict=True))
+        return _show.named_sizes(self.named(point))
 
     # ---- preparation
 
@@ -461,12 +487,12 @@ class Sized:
             return captured
         if not self.folding and not any(f.lengths for f in self.families):
             return captured
-        kept = self.folding, self.families, self.served, self.plans
-        self.folding, self.may_fold, self.families, self.served, self.plans = not self.folding, False, (), {}, ()
+        kept = self.folding, self.families, self.plans
+        self.folding, self.may_fold, self.families, self.plans = not self.folding, False, (), ()
         other = self._probed(arguments)
         if other.symbols or not self.folding:
             return other
-        self.folding, self.families, self.served, self.plans = kept
+        self.folding, self.families, self.plans = kept
         return captured
 
     def recorded(self, work: Capture, leaves: Sequence[torch.Tensor]) -> Recorded:
@@ -580,12 +606,19 @@ class Sized:
         log.debug("%s: another structure: %s", self._point_text(point), first.reason if first else "")
         self.families = (*self.families, Family(point, recorded, first))
 
-    def serve(self, captured: Captured, points: Sequence[Point], why: str | None) -> None:
-        """Publishes a plan for points that have none yet."""
-        if all(c is not captured for c, _ in self.plans):
+    def publish(self, captured: Captured, points: Sequence[Point], why: str | None) -> None:
+        """Says that a plan is proven for points; those that have a plan already keep it."""
+        taken = self.proven
+        new = tuple(p for p in dict.fromkeys(points) if p not in taken)
+        if not new:
+            return
+        if any(plan.captured is captured for plan in self.plans):
+            self.plans = tuple(
+                plan._replace(points=(*plan.points, *new)) if plan.captured is captured else plan for plan in self.plans
+            )
+        else:
             self._log_plan(captured, points, why)
-            self.plans = (*self.plans, (captured, why))
-        self.served = {**self.served, **{p: captured for p in points if p not in self.served}}
+            self.plans = (*self.plans, Proven(captured, why, new))
 
     def _log_plan(self, captured: Captured, points: Sequence[Point], why: str | None) -> None:
         what = "a plan with formulas" if captured.symbols else "a plan of its own"
@@ -603,34 +636,28 @@ class Sized:
     def check_points(self, captured: Captured) -> list[Point]:
         """Where a plan is worth a comparison: proven points, cheap ones first; not where it was made, and where a size
         is 1 only if need be, for there many mistakes cannot be seen."""
-        proven = sorted((p for p, c in self.served.items() if c is captured), key=lambda p: (1 in p, math.prod(p)))
+        proven = sorted(self.points_of(captured), key=lambda p: (1 in p, math.prod(p)))
         made = next((f.made[2] for f in self.families if f.captured is captured and f.made is not None), None)
         return [p for p in proven if p != made] or proven
 
     # ---- points that are used for the first time
 
     def plan_at(self, sizes: Point) -> Captured | None:
-        """The plan that serves these sizes; not one for them alone that was made for something in the modules that is
-        no longer there (a table for the sizes of the last call): then they are to be recorded anew."""
-        found = self.served.get(sizes)
-        if found is None or found.symbols or found is getattr(self, "captured", None):
+        """The plan that is proven for these sizes; None: they are to be recorded."""
+        found = self.proven.get(sizes)
+        if found is None or found is getattr(self, "captured", None):
             return found
-        try:
-            _native.check_model(found.plan, found.modules)
-        except InputError:
-            return None
-        return found
+        return None if is_stale(found) else found
 
     def check_model(self) -> None:
-        """Raises when the model, or the modes around the call, are not what they were: then there is nothing more to
-        record of it."""
+        """Raises if the model, or the modes around the call, have changed: then no more sizes can be recorded."""
         _native.check_model(self.captured.plan, self.captured.modules)
 
     def renew(self, record: Callable[[Point], object]) -> None:
-        """Has sizes recorded anew whose plan was made for something that is no longer there, as a call would."""
-        for point in list({id(c): point for point, c in self.served.items()}.values()):
-            if self.plan_at(point) is None:
-                record(point)
+        """Records sizes again whose plan is stale, as a call would."""
+        for points in [plan.points for plan in self.plans if plan.points]:
+            if self.plan_at(points[-1]) is None:
+                record(points[-1])
 
     def obtain(self, arguments: Arguments, sizes: Point, recorded: Recorded | None = None) -> Captured:
         """The plan for these inputs. A point that was never seen is recorded first; recorded: that was done."""
@@ -640,8 +667,7 @@ class Sized:
                 return found
             if hasattr(self, "captured"):
                 self.check_model()
-            if sizes in self.served:
-                self._drop(self.served[sizes])
+            self._drop(self.proven.get(sizes))
             work = self._capture(arguments)
             try:
                 with progress.task(f"capturing {self.target.name}"), recycling():
@@ -666,7 +692,7 @@ class Sized:
             else:
                 family.settle(captured, *family.made)
             family.add(point, recorded)
-            self.serve(captured, [point], family.differs)
+            self.publish(captured, [point], family.differs)
             return captured
         return None
 
@@ -698,8 +724,10 @@ class Sized:
                 self.families = (*self.families, family.take_out(odd, built.reason))
             family.flow = flow
             family.settle(captured, work, looked, point)
-            self._retire([p for p, _ in family.streams])
-            self.serve(captured, [p for p, _ in family.streams], family.differs)
+            points = [p for p, _ in family.streams]  # plans for these alone give way to the one with formulas
+            gone = {id(p) for p in self.plans if not p.captured.symbols and set(p.points) & set(points)}
+            self.plans = tuple(p._replace(points=()) if id(p) in gone else p for p in self.plans)
+            self.publish(captured, points, family.differs)
             return captured
         if not built.few:
             family.reason, family.few = built.reason, False
@@ -707,12 +735,8 @@ class Sized:
         captured = captured or work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
         self.check(captured, work)
         self._forget_oldest_family()
-        self.serve(captured, [point], family.differs or family.reason)
+        self.publish(captured, [point], family.differs or family.reason)
         return captured
-
-    def _retire(self, points: Sequence[Point]) -> None:
-        """Plans for single points give way to one with formulas."""
-        self.served = {p: c for p, c in self.served.items() if p not in points or c.symbols}
 
     def _family_without_formulas(self, point: Point, recorded: Recorded) -> Family:
         first: Misfit | None = None
@@ -728,13 +752,11 @@ class Sized:
         self.families = (*self.families, family)
         return family
 
-    def _drop(self, captured: Captured) -> None:
-        """A plan serves nothing any more."""
-        self.plans = tuple(p for p in self.plans if p[0] is not captured)
-        self.served = {p: c for p, c in self.served.items() if c is not captured}
+    def _drop(self, captured: Captured | None) -> None:
+        self.plans = tuple(plan for plan in self.plans if plan.captured is not captured)
 
     def forget(self, captured: Captured) -> None:
-        """A plan gave way to others: its sizes are to be recorded anew."""
+        """A plan was evicted: its sizes are to be recorded again."""
         with self.lock:
             self._drop(captured)
 
@@ -754,7 +776,7 @@ class Sized:
         start = self.sizes_of(arguments.leaves)
         found: dict[Hashable, _shapes.Condition] = {}  # by where they change
         notes: dict[str, None] = {}
-        starts, ways = [start], set()
+        starts, sides = [start], set()
         with self.lock:
             while starts and time.monotonic() < end:
                 point = starts.pop(0)
@@ -770,8 +792,8 @@ class Sized:
                     if key not in found:
                         found[key] = condition
                         starts += self._probe_all(arguments, _shapes.sizes_to_probe(condition, self.symbols, start))
-                ways.add(tuple(c.holds(self.names, point) for c in found.values()))
-                starts = [p for p in starts if tuple(c.holds(self.names, p) for c in found.values()) not in ways]
+                sides.add(tuple(c.holds(self.names, point) for c in found.values()))
+                starts = [p for p in starts if tuple(c.holds(self.names, p) for c in found.values()) not in sides]
         return [*(self._verdict(c) for c in found.values()), *notes]
 
     def _probe_all(self, arguments: Arguments, points: Sequence[Point]) -> list[Point]:
@@ -858,7 +880,7 @@ class _Prober:
 
     def _settle(self, captured: Captured, work: Capture, looked: Looked, point: Point) -> Captured:
         self.main.settle(captured, work, looked, point)
-        self.sized.serve(captured, [p for p, _ in self.main.streams], self.main.differs)
+        self.sized.publish(captured, [p for p, _ in self.main.streams], self.main.differs)
         return captured
 
     def _without_one(self, looked: Looked) -> Captured | None:
@@ -889,7 +911,7 @@ class _Prober:
             leaves = sized.resize(self.arguments.leaves, point)
             recorded = sized.recorded(self.work, leaves)
         except Exception as error:  # not at this size, or not this way: it is looked at when it is asked for
-            self.failure = self.failure or first_line(error)
+            self.failure = self.failure or brief(error)[:MOST_SAID]
             return False
         sized.place(point, recorded)
         return True

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -14,13 +15,13 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from . import _native, _tree, progress
 from ._capture import Arguments, Captured
 from ._dims import SizeSpec
-from ._dispatch import Served
+from ._dispatch import Regime, Served
 from ._example import DTYPES
 from ._log import logger
 from ._module_checks import stage_checks
-from ._regime import Plans, Regime
+from ._regime import Plans
 from ._save import fixed_of
-from ._state import RandomState, Target
+from ._state import RandomState, Target, item_at
 from .errors import CaptureError, GuardError, InputError, LayoutError, ReplayError, SplitError
 from .optimize import NONE, SAFE
 from .payload import dims
@@ -171,19 +172,6 @@ class Staged:
             self._moved[device] = self.captured.plan.retarget(device)
         return self._moved[device]
 
-    def engine(
-        self,
-        i: int,
-        state: Mapping[str, tuple[Any, Any]],
-        checks: _native.Checks,
-        recompute: bool,
-        device: torch.device | None,
-    ) -> Program | Recomputed:
-        """Stage i on tensors that are kept elsewhere."""
-        if recompute:
-            return Recomputed(self, i, state, checks, device)
-        return self.program(i, state, checks, device)
-
     def _range(self, i: int) -> tuple[int, int]:
         """First and last node of stage i, the latter excluded."""
         return (self.ends[i - 1] if i else 0, self.ends[i])
@@ -274,14 +262,14 @@ _BEYOND = {"python", "impure", "object"}  # effects that cannot be put back
 
 
 class Before(NamedTuple):
-    """What it was before a run."""
+    """The state before a run."""
 
     tensors: list[tuple[Any, Any, torch.Tensor, torch.Tensor]]  # holder, key, the tensor, a copy
     random: RandomState
     lost: bool
 
     def put_back(self) -> bool:
-        """False: not all of it can be."""
+        """Restores it; False: some of it cannot be restored."""
         self.random.restore()
         with torch.no_grad():
             for holder, key, tensor, copy in self.tensors:
@@ -321,7 +309,7 @@ class _Held(NamedTuple):
 
 
 class _Again:
-    """`with again:` the forward is the second one, in the backward; as often as there are backwards."""
+    """`with again:` marks the second forward, which runs in the backward; there may be several."""
 
     def __init__(self) -> None:
         self.active = False
@@ -408,13 +396,13 @@ def _copied(t: torch.Tensor) -> torch.Tensor:
 
 
 def take_numbers(out: Sequence[Any]) -> tuple[tuple[torch.Tensor, ...], list[tuple[int, Any]]]:
-    """What a program gives, apart: tensors, and numbers of the model's output with their places."""
+    """Separates the tensors that a program returns from numbers of the model's output, with their places."""
     tensors = tuple(x for x in out if isinstance(x, torch.Tensor))
     return tensors, [(at, x) for at, x in enumerate(out) if not isinstance(x, torch.Tensor)]
 
 
 def put_numbers(tensors: Tensors, numbers: Sequence[tuple[int, Any]]) -> tuple[Any, ...]:
-    """The other way."""
+    """Puts the numbers back into their places."""
     out: list[Any] = list(tensors)
     for at, x in numbers:
         out.insert(at, x)
@@ -474,14 +462,14 @@ class StagePlans(Plans[Staged]):
 
 
 class Mode(NamedTuple):
-    """What a stage can be switched between."""
+    """The mode of a stage."""
 
     flags: tuple[bool, ...]  # train or eval mode, of every module of the model
     grad: bool
 
     @contextlib.contextmanager
     def of(self, target: Target) -> Iterator[None]:
-        """Puts the model into this mode, for a look."""
+        """Puts the model into this mode for the block."""
         modules = [m for _, m in target.modules()]
         before = [m.training for m in modules]
         try:
@@ -495,7 +483,7 @@ class Mode(NamedTuple):
 
 
 class Part(nn.Module):
-    """A module of the model inside a stage: it has tensors, and nobody calls it."""
+    """A module inside a stage: it holds tensors, and is never called."""
 
     def _no_hooks(self, *args: Any, **kwargs: Any) -> Any:
         raise SplitError(
@@ -543,8 +531,9 @@ class Stage(nn.Module):
         self._flags: list[bool] = []  # which of them were in train mode
         # As long as these hold: the variants by training and grad mode
         self._by_mode: dict[tuple[bool, bool], Sequence[StagePlans]] = {}
-        self._engines: dict[Staged, Program | Recomputed] = {}
-        self._guards: dict[Staged, Early] = {}
+        # What runs a plan here, as long as the dispatcher keeps the plan
+        self._parts: WeakKeyDictionary[Staged, Program | Recomputed] = WeakKeyDictionary()
+        self._guards: WeakKeyDictionary[Staged, Early] = WeakKeyDictionary()
         self._state: dict[str, tuple[Any, Any]] = {}  # where its tensors are: in tables of this module
         self._places: dict[str, tuple[Any, Any]] = {}  # and in the model
         self._held: dict[str, torch.Tensor] = {}  # what was in both
@@ -567,7 +556,7 @@ class Stage(nn.Module):
         self._training, self._model_training = bool(mode), self._target.training
 
     def _look(self) -> None:
-        """Has a look at the model, which has changed."""
+        """Reads the modules and their modes again, after the model has changed."""
         self._modules_seen = [m for _, m in self._target.modules()]
         self._flags, self._by_mode = [m.training for m in self._modules_seen], {}
 
@@ -630,7 +619,7 @@ class Stage(nn.Module):
         found = False
         for name, known in self._held.items():
             (table, key), (holder, at) = self._state[name], self._places[name]
-            own, model = table.get(key), _item(holder, at)
+            own, model = table.get(key), item_at(holder, at)
             if own is model or not (isinstance(own, torch.Tensor) and isinstance(model, torch.Tensor)):
                 continue
             if own is not known and model is not known:
@@ -661,13 +650,13 @@ class Stage(nn.Module):
         return (p for _, p in self.named_parameters(remove_duplicate=False))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Of all that it has, also of what another stage lists."""
+        """Of all its parameters, also those that another stage lists."""
         for p in self._all_parameters():
             if p.grad is not None:
                 p.grad = None if set_to_none else torch.zeros_like(p.grad)
 
     def requires_grad_(self, requires_grad: bool = True) -> Stage:
-        """Likewise."""
+        """Of all its parameters, also those that another stage lists."""
         for p in self._all_parameters():
             p.requires_grad_(requires_grad)
         return self
@@ -724,7 +713,7 @@ class Stage(nn.Module):
 
     def _run(self, plans: Sequence[StagePlans], key: tuple[bool, bool], tensors: Tensors) -> tuple[Any, ...]:
         staged, symbols = self._serving(plans[self._variant], key, tensors)
-        out: tuple[Any, ...] = self._engine(staged, key[1]).run(tensors, symbols)
+        out: tuple[Any, ...] = self._part(staged, key[1]).run(tensors, symbols)
         self._ran = staged
         return out
 
@@ -745,8 +734,8 @@ class Stage(nn.Module):
     def _decide(self, staged: Staged, grad: bool, tensors: Tensors, symbols: list[int] | None) -> bool:
         """Raises what a run of all stages would say of these inputs, as far as this stage can tell. True: guards are
         left that it cannot decide."""
-        engine = self._engine(staged, grad)
-        program = engine.program if isinstance(engine, Recomputed) else engine
+        part = self._part(staged, grad)
+        program = part.program if isinstance(part, Recomputed) else part
         program.native.check_run(tensors, symbols)
         if staged not in self._guards:
             self._guards[staged] = staged.guards(self._state, self._checks(staged), self._device)
@@ -775,10 +764,10 @@ class Stage(nn.Module):
         staged = plans.at(point)
         if staged is None:
             with self._mode(*key).of(self._target):
-                plans.see(dict(zip(sized.names, point, strict=True)))
+                plans.see(sized.named(point))
             staged = plans.at(point)
             assert staged is not None
-        return staged, plans.symbols(staged, dict(zip(sized.names, point, strict=True)))
+        return staged, plans.symbols(staged, sized.named(point))
 
     def _read_point(self, plans: StagePlans, tensors: Tensors) -> tuple[int, ...]:
         """The sizes of a call: as they were told, or read off the tensors by a plan that they fit."""
@@ -799,18 +788,17 @@ class Stage(nn.Module):
         assert plans.sized is not None
         known = dict(zip(staged.captured.symbols, symbols, strict=False))
         fixed = fixed_of(plans.sized, staged.source)
-        here = dict(zip(plans.sized.names, plans.sized.example, strict=True))
-        return tuple(known.get(name, fixed.get(name, here[name])) for name in plans.sized.names)
+        here = plans.sized.named(plans.sized.example)
+        return tuple({**here, **fixed, **known}[name] for name in here)
 
-    def _engine(self, staged: Staged, grad: bool) -> Program | Recomputed:
-        if staged not in self._engines:
+    def _part(self, staged: Staged, grad: bool) -> Program | Recomputed:
+        """A plan's part on the tensors of this stage."""
+        if staged not in self._parts:
             staged.check_apart()
             self._adopt(staged)
-            recompute = self._recompute and grad
-            self._engines[staged] = staged.engine(
-                self.index, self._state, self._checks(staged), recompute, self._device
-            )
-        return self._engines[staged]
+            how = (self.index, self._state, self._checks(staged), self._device)
+            self._parts[staged] = Recomputed(staged, *how) if self._recompute and grad else staged.program(*how)
+        return self._parts[staged]
 
     def _checks(self, staged: Staged) -> _native.Checks:
         """The model is as it was captured, but for its mode, which the stage has its own of; and both have the same
@@ -818,13 +806,6 @@ class Stage(nn.Module):
         names = (name for name, _, _, _ in staged.programs[self.index].native.state())
         places = ((name, staged.captured.state[name], self._state[name]) for name in names)
         return stage_checks(staged.captured.modules, places, self.index == 0)
-
-
-def _item(holder: Any, key: Any) -> Any:
-    try:
-        return holder[key]
-    except LookupError:
-        return None
 
 
 def not_saved(target: Target) -> list[str]:

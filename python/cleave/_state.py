@@ -39,6 +39,14 @@ HOOK_TABLES = frozenset(k for k in MODULE_TABLES if "hook" in k)
 GLOBAL_HOOKS = tuple(k for k, v in vars(torch_module).items() if k.startswith("_global_") and isinstance(v, dict))
 
 
+def item_at(holder: Any, key: Any) -> Any:
+    """What a dict or list has there; None: nothing any more."""
+    try:
+        return holder[key]
+    except LookupError:
+        return None
+
+
 class ModuleTensor(NamedTuple):
     kind: str  # param, buffer, attr
     name: str
@@ -48,10 +56,7 @@ class ModuleTensor(NamedTuple):
 
     def now(self) -> Any:
         """What is in its place now."""
-        try:
-            return self.holder[self.key]
-        except LookupError:
-            return None
+        return item_at(self.holder, self.key)
 
 
 class Change(NamedTuple):
@@ -330,7 +335,7 @@ class _Kept:
         return Change(name, self.container, key, before, after, added, self.outside > 0)
 
     def is_log(self) -> bool:
-        """Somebody outside of the model counts or collects: it is a list, and only got longer."""
+        """It is a list outside of the model that only got longer."""
         items, now = self.items, self.now()
         return (
             self.outside > 0
@@ -444,9 +449,9 @@ def _name(place: Place) -> str:
 class _Keeper:
     """Goes through all that modules hold, and keeps it.
 
-    What callables hold and functions close over, and what classes have, is kept too: the flag that says whether a
-    forward has installed something may be there. It is no state of the model, though: what a hook counts is its own
-    affair. That is `outside`: 0, or how many containers deep from there on."""
+    What callables hold, functions close over and classes have is kept too, because the flag that says whether a forward
+    has installed something may be there. But it is no state of the model: a hook may keep a count of its own.
+    `outside`: 0 for the model's state, else how many containers deep below such a place."""
 
     def __init__(self, target: Target) -> None:
         self.kept: list[_Kept | _KeptArray | _KeptFields | _KeptClass] = []
@@ -600,15 +605,15 @@ class Snapshot:
                     yield _Kept(container, name, outside, items)
 
     def moved(self) -> tuple[list[Any], list[Any]]:
-        """What is not as it was; and lists in which somebody collects what the forward does, and nothing else happens:
-        those are left alone."""
+        """What has changed. If only lists outside of the model were appended to (logs of what the forward does), they
+        are the second result and are left alone."""
         found = list(self._all_moved())
         logs = [kept for kept in found if isinstance(kept, _Kept) and kept.is_log()]
         return ([], logs) if len(logs) == len(found) else (found, [])
 
     def changes(self) -> tuple[list[Change], list[Any]]:
-        """Attributes and items that are not what they were, to any depth; and lists in which somebody outside of the
-        model collects what the forward does."""
+        """Attributes and items that have changed, to any depth; and lists outside of the model to which the forward
+        appends."""
         moved, logs = self.moved()
         return [c for kept in moved for c in kept.changes()], [kept.container for kept in logs]
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ._cut import Cut
-from ._state import Target
+from ._state import Target, item_at
 from .errors import InputError
 
 Optimizers = Sequence[torch.optim.Optimizer]
@@ -33,7 +33,7 @@ _spent: dict[int, _Spent] = {}
 
 
 def _is_spent(p: torch.Tensor, grad: torch.Tensor) -> bool:
-    """The gradient was used by an optimizer, and nobody has touched it since."""
+    """An optimizer has used the gradient, and it has not changed since."""
     found = _spent.get(id(p))
     return found is not None and found[0]() is p and found[1]() is grad and found[2] == grad._version
 
@@ -99,7 +99,7 @@ class Steps:
         self.model = weakref.ref(target.roots[0][1] if target.roots else target)
 
     def begin(self, step: int | None = None) -> None:
-        """Takes away what other steps of the model have used; what nobody has touched since, that is."""
+        """Removes gradients that other steps of the model have used and that have not changed since."""
         model = self.model() if _spent else None
         for key, (parameter, gradient, version, user, used_by) in list(_spent.items()):
             p, grad = parameter(), gradient()
@@ -166,14 +166,11 @@ class Place(NamedTuple):
 
     def now(self) -> torch.Tensor | None:
         """The parameter itself; None: it is gone."""
-        try:
-            found: torch.Tensor | None = self.holder[self.key]
-        except LookupError:
-            return None
+        found: torch.Tensor | None = item_at(self.holder, self.key)
         return found
 
 
-class Halves:
+class Sides:
     """The half that each parameter of a model belongs to, from the start, whatever sizes and modes come later.
 
     What the first plan reads is on the side on which it is read, or on both. What it does not read (a layer for other

@@ -274,9 +274,9 @@ class _Conversion:
             return
         if len(sized.names) > 1:
             raise CaptureError(f"{self.name} has several sizes that change: {', '.join(sized.names)}")
-        name, served = sized.names[0], sized.served
-        mine = sorted(p[0] for p, c in served.items() if c is self.captured)
-        others = sorted(p[0] for p, c in served.items() if c is not self.captured)
+        name, proven = sized.names[0], sized.proven
+        mine = sorted(p[0] for p, c in proven.items() if c is self.captured)
+        others = sorted(p[0] for p, c in proven.items() if c is not self.captured)
         if others:
             warn(
                 f"{self.name} has plans of their own for {name} = {_few(others)}: they are not in the ScriptModule, "
@@ -301,7 +301,7 @@ class _Conversion:
 
     def _served(self, leaves: Sequence[torch.Tensor]) -> bool:
         sized = self.plan._sized
-        return sized is None or sized.served.get(sized.sizes_of(leaves)) is self.captured
+        return sized is None or sized.sizes_of(leaves) in sized.points_of(self.captured)
 
     def _compare(self, script: torch.jit.ScriptModule, leaves: Sequence[torch.Tensor], before: RandomState) -> None:
         mine = [t.detach().clone() for t in leaves]  # some models write to their inputs

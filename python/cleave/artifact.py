@@ -114,11 +114,11 @@ def load(
     allow_compiled: compiled parts may run, which are code of whoever made the file; without it those that you did
     not compile yourself run operator by operator. "signed": only where a trusted key signed the file. tape_only: no
     compiled part is used. optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance; the first
-    run chooses): what may be rewritten to run faster (docs/optimize.md). threads: that an operator, or a compiled
-    part, uses in a run; None: as the process has it. any_weights: a suffix also takes boundaries that were made
-    with other weights. timeout: seconds that a run may take. max_memory: bytes of tensors on the CPU that it may
-    have at once, besides weights and inputs, and that the elements of one tensor may come to, views too. Beyond
-    them a run ends with LimitError, between two operators; `cancel` ends runs from another thread. trusted_keys:
+    run chooses): what may be rewritten to run faster (docs/optimize.md). threads: how many an operator, or a compiled
+    part, may use; None: as many as the process. any_weights: a suffix also takes boundaries that were made with other
+    weights. timeout: seconds that a run may take. max_memory: bytes of tensors on the CPU that a run may hold at once,
+    besides weights and inputs, and the most that one tensor may have, views too. A run that exceeds a limit ends with
+    LimitError, between two operators; `cancel` ends runs from another thread. trusted_keys:
     public keys (Ed25519), each a PEM file or its text; only a file that one of them signed (`cleave.sign`) is
     opened, anything else is a SignatureError before a byte of it is parsed. The file is read into memory then, so
     that what was verified is what runs. sandbox: run in another process that can compute and nothing else, on the
@@ -246,7 +246,7 @@ class LoadedModel(_show.Shown, Drawable):
         self._input = Structure(first.tree(False), types, names=first.input_names())
         self._ties: dict[str, str] = first.ties()
         self._lent: _Lent | None = None  # by state_dict(), as they were
-        self._packed = artifact.packed(0) is not None  # and nobody looked yet whether that was of use
+        self._packed = artifact.packed(0) is not None  # and it was not reported yet whether that was of use
         self._arguments: tuple[Any, ...] | None = None  # of the runtime: for others of the same file
         self._saved_version: int = runtime.weight_version()
 
@@ -420,8 +420,8 @@ class LoadedModel(_show.Shown, Drawable):
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The tensors by their state_dict names, on the memory that runs read; constants of the plans are left out.
 
-        They are this model's own: tensors that lie on the file become copies. Who writes them while other threads run
-        the model changes their runs midway; load_state_dict does not."""
+        They are this model's own: tensors that lie on the file become copies. Writing to them while other threads run
+        the model changes those runs midway; load_state_dict does not."""
         self._look_at_lent()
         self._runtime.own_state()
         state = self._state()

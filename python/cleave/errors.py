@@ -130,9 +130,13 @@ _native.set_error_classes(
 )
 
 
+def brief(e: BaseException) -> str:
+    """The first line of its message; its class, where it has none."""
+    return (str(e).strip() or type(e).__name__).splitlines()[0]
+
+
 def first_line(e: BaseException) -> str:
-    """The message of the error at the root of a chain."""
+    """Of the error at the root of a chain."""
     while e.__cause__ is not None:
         e = e.__cause__
-    lines = str(e).strip().splitlines()
-    return lines[0] if lines else type(e).__name__
+    return brief(e)

@@ -27,9 +27,9 @@ from ._arguments import renamed
 from ._block_calls import call_texts
 from ._capture import Arguments, Captured, each, own_copy, take_apart
 from ._dims import DynamicDims, SizeSpec
-from ._dispatch import Served, Variants
+from ._dispatch import Regime, Served, Variants
 from ._log import logger
-from ._regime import Reader, Regime, for_file
+from ._regime import Reader, for_file
 from ._stages import Folding, Mode, Placement, Stage, Staged, StagePlans, not_saved
 from ._state import Target, fingerprint
 from ._wanted import BasicBlocks, Device, Wanted, read, scalar, weight
@@ -100,9 +100,7 @@ class PartitionedPlan(_show.Shown):
         self._stages: dict[int, Stage] = {}
         self._by_mode: dict[Mode, StagePlans] = {}  # for stages, which may have left the model
         self._seen: list[tuple[Any, Any]] = []  # calls besides the example that it was shown
-        self._variants_seen: dict[
-            int, tuple[StagePlans, ...]
-        ] = {}  # by id of the first: what serves the example and those
+        self._variants_seen: dict[StagePlans, tuple[StagePlans, ...]] = {}  # by that of the example
         self._example = example
         if made is not None:
             self._begin(made._target, made._first)
@@ -135,7 +133,7 @@ class PartitionedPlan(_show.Shown):
             self._begin(Target(self._model, whole))
 
     def _check_names(self) -> None:
-        """A name that means nothing is a slip; a class that the model does not have may be one of several."""
+        """A name of no module is a slip; a class that the model does not have may be meant for other models."""
         modules = list(Target(self._model).modules())
         known = {path for path, _ in modules} | {type(m).__name__ for _, m in modules}
         for name in self._want.given["basic_blocks"] or ():
@@ -157,7 +155,6 @@ class PartitionedPlan(_show.Shown):
     def _record(self, variants: Variants[StagePlans], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StagePlans:
         """Captures the model as it is, and puts the nodes into the stages of the first plan."""
         regime = variants.regime
-        assert isinstance(regime, Regime)
         leaves = take_apart(self._target, args, kwargs).leaves
         if not variants.all and regime.plain is None:
             self._first.check_shapes(leaves)  # before the model is run on them
@@ -259,7 +256,7 @@ class PartitionedPlan(_show.Shown):
         return out
 
     def _weighed(self, ms: float) -> float:
-        """Microseconds for the partitioner. What was measured has two digits, so that noise moves no stage."""
+        """Microseconds for the partitioner. Measured ones are rounded to two digits, so that noise moves no stage."""
         return 1e3 * ms if self._want.profile == "estimate" else float(f"{1e3 * ms:.2g}")
 
     def _edge_bytes(self, folded: Any) -> list[int] | None:
@@ -309,9 +306,8 @@ class PartitionedPlan(_show.Shown):
         return self._served.serve(variants, inputs, leaves, _run_staged, self._want.recomputation)
 
     def see(self, example: Any) -> None:
-        """Has the partition serve data like this, where the forward goes another way than in the example: what it does
-        there is recorded if no plan has it yet. example: a tuple of inputs, or a dict of keyword inputs. The model is
-        left as it was."""
+        """Records what the forward does on data like this, if it takes another branch than on the example and no plan
+        has it yet. example: a tuple of inputs, or a dict of keyword inputs. The model is left as it was."""
         self._need_data()
         arguments = take_apart(self._target, *as_inputs(example))
         self._see(*arguments.rebuild(each(arguments.leaves, own_copy)))
@@ -324,7 +320,7 @@ class PartitionedPlan(_show.Shown):
 
     def _need_data(self) -> None:
         if self._target.shapes:
-            raise InputError("the model is on the meta device: its partition can be looked at, and nothing be run")
+            raise InputError("the model is on the meta device: its partition can be inspected, but not run")
 
     def repartition(self, **changes: Any) -> PartitionedPlan:
         """Another partition of the same model: takes what pipe_model takes, for what is to change. The model is not
@@ -402,7 +398,7 @@ class PartitionedPlan(_show.Shown):
         """The variants for a mode of the model: of the example, then of the other calls that it was shown, in their
         order."""
         first = self._of_mode(mode)
-        if id(first) not in self._variants_seen:
+        if first not in self._variants_seen:
             found = [first]
             for args, kwargs in self._seen if self._whole else ():
                 try:
@@ -410,8 +406,8 @@ class PartitionedPlan(_show.Shown):
                         see(self._target, args, kwargs, lambda *a, **k: self._find(found, *a, **k))
                 except CleaveError as error:  # of another mode than the one that it was shown for
                     log.info("%s: a call that it was shown cannot run in this mode: %s", self._target.name, error)
-            self._variants_seen[id(first)] = tuple(dict.fromkeys(found))
-        return self._variants_seen[id(first)]
+            self._variants_seen[first] = tuple(dict.fromkeys(found))
+        return self._variants_seen[first]
 
     def _find(self, found: list[StagePlans], *args: Any, **kwargs: Any) -> None:
         """Adds the plans that serve a call."""
@@ -567,7 +563,7 @@ class PartitionedPlan(_show.Shown):
         sized, plan = self._first.sized, self._first.main.captured.plan
         if sized is None:
             return None
-        return {name: n for name, n in zip(sized.names, sized.example, strict=True) if name in plan.symbols()}
+        return {name: n for name, n in sized.named(sized.example).items() if name in plan.symbols()}
 
     def save(
         self,
@@ -597,12 +593,10 @@ class PartitionedPlan(_show.Shown):
 
     def _save(self, path: Any, weights: bool, prove: str, metadata: Mapping[str, str] | None, mode: Mode) -> None:
         plans = self._of_mode(mode)
-        sized = plans.sized
         entries = for_file(self._served, plans.siblings, prove if self._whole else None)
         firsts = [0, *plans.main.ends[:-1]]
         notes = {"stages": " ".join(map(str, firsts)), "devices": " ".join(map(str, self.device_of))}
-        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
-        head = _save.Head(self._target, batch, weights=fingerprint(self._target))
+        head = _save.Head(self._target, _save.batch_name(plans.sized), weights=fingerprint(self._target))
         _save.save(path, head, entries, weights=weights, metadata={**notes, **(metadata or {})})
 
     def report(self, path: str | os.PathLike[str] = "report.html", *, title: str | None = None) -> Path:
@@ -701,9 +695,9 @@ def pipe_model(
     tie_policy: parameters that several stages use are in each of them, gradients being added up ("replicate"), or
     keep their users in one stage ("stage"). recomputation=True runs a stage's forward again in the backward.
 
-    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
-    way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
-    has when a call needs it, "raise" raises the GuardError."""
+    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward takes another
+    branch because of its data (a mask that is not all ones). on_guard: "record" records a missing branch when a call
+    needs it, "raise" raises the GuardError."""
     want = read(locals())
     args, kwargs = as_call(example_inputs, example_kwargs)
     with progress.task(f"partitioning {Target(model).name}"):

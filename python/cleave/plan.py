@@ -32,7 +32,7 @@ from ._capture import (
 )
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size, warn_of_images
-from ._dispatch import MAX_PLANS, Served, Variants, read_max_plans, read_on_guard
+from ._dispatch import MAX_PLANS, Regime, Served, Variants, read_max_plans, read_on_guard
 from ._engine import read_engine
 from ._log import logger
 from ._sizes import Sized, found_sizes
@@ -179,25 +179,18 @@ class Variant:
             found.program.settle(arguments.leaves)
         return found
 
-    def served(self) -> list[Captured]:
-        """The plans that serve some size, the first one first."""
-        return [self.main.source] if self.sized is None else _save.served_plans(self.sized)
+    def proven(self) -> list[Captured]:
+        """The plans that are proven for some size, the first one first."""
+        plans = [] if self.sized is None else self.sized.proven_plans
+        return [self.main.source, *(c for c in plans if c is not self.main.source)]
 
     def entries(self, prove: str) -> list[_save.PlanEntry]:
         """The plans for a file."""
         sized, example = self.sized, self.example
         if sized is not None and example is not None:
             _save.prove(sized, lambda point: sized.obtain(sized.resized(example, point), point), prove)
-        return [
-            _save.PlanEntry(
-                c,
-                plan_signature(c, "" if sized is None else sized.origin(c)),
-                None,
-                _save.points_of(sized, c),
-                _save.fixed_of(sized, c),
-            )
-            for c in self.served()
-        ]
+        origins = [(c, "" if sized is None else sized.origin(c)) for c in self.proven()]
+        return [_save.entry(sized, c, c, plan_signature(c, origin), None) for c, origin in origins]
 
 
 def keep(places: Sequence[tuple[Any, Any]], out: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -220,16 +213,6 @@ def finish(captured: Captured, rebinds: Sequence[tuple[Any, Any]], out: tuple[An
 # A call: its arguments by position and by keyword as they were at capture, its tensors, and its plain values where they
 # are not those of the capture, or other inputs are None.
 Call = tuple[tuple[Any, ...], dict[str, Any], Sequence[torch.Tensor], Hashable]
-
-
-class Kind(NamedTuple):
-    """The regime of calls that the first plan is not for; for others it is their grad mode alone."""
-
-    grad: bool
-    plain: Hashable = None  # as in Call
-    layout: Hashable = None
-    live: Hashable = None  # modes of the modules; not None: for inputs and modes that the first plan refuses
-    same: tuple[int, ...] | None = None  # which inputs are one tensor, where the forward asks and the layout is usual
 
 
 def runs_eagerly() -> bool:
@@ -267,15 +250,15 @@ class Plan(_show.Shown, Drawable):
         self._example = example  # what other sizes are made of
         self._served: Served[Variant, Ready] = Served(target.name, max_plans, record, self._record)
         self._main = captured
-        # Regimes are grad modes; with the layout of the inputs where plans are for one.
-        self._grads = [grad for grad, serves in ((True, captured.with_grad), (False, captured.without_grad)) if serves]
+        # Regimes are grad modes, and say more where the first plan refuses a call.
+        grads = [grad for grad, serves in ((True, captured.with_grad), (False, captured.without_grad)) if serves]
+        self._usual = {grad: self._served.variants(Regime(grad)) for grad in grads}
         self._first = self._without_grad = Ready(captured, **self._how)
-        for grad in self._grads:
-            ready = self._first if grad is self._grads[0] else Ready(captured, **self._how)
+        for grad, variants in self._usual.items():
+            ready = self._first if grad is grads[0] else Ready(captured, **self._how)
             if not grad:
                 self._without_grad = ready
-            self._served.add(self._served.variants(grad), self._variant(ready, sized, example))
-        self._usual = {grad: self._served.variants(grad) for grad in self._grads}
+            self._served.add(variants, self._variant(ready, sized, example))
         positional, keyword = captured.arguments.children
         self.collected = target.collected(keyword.keys)
         self._flat = not keyword.children and all(c is _tree.LEAF for c in positional.children)
@@ -296,35 +279,35 @@ class Plan(_show.Shown, Drawable):
             pass
         same = same_inputs(leaves)
         if self._main.modules.made_of[2] not in (None, same):
-            variants = self._served.variants(Kind(torch.is_grad_enabled(), plain, same=tuple(same)))
+            variants = self._served.variants(Regime(torch.is_grad_enabled(), same=tuple(same), plain=plain))
             with contextlib.suppress(LayoutError):
                 return self._served.serve(variants, (args, kwargs), leaves, run)
-        kind = Kind(torch.is_grad_enabled(), plain, self._layout(leaves))
-        return self._served.serve(self._served.variants(kind), (args, kwargs), leaves, run)
+        regime = Regime(torch.is_grad_enabled(), inputs=self._layout(leaves), plain=plain)
+        return self._served.serve(self._served.variants(regime), (args, kwargs), leaves, run)
 
     def serve_live(self, call: Call) -> Any:
-        """Runs a call that the first plan refuses (its shapes, dtypes, the modes of the modules) by a plan of the model
-        as it is now, captured on first use."""
+        """Runs a call that the first plan refuses (other shapes, dtypes or modes of the modules) with a plan of the
+        model as it is now, captured on first use."""
         args, kwargs, leaves, plain = call
         layout = (self._layout(leaves), tuple((t.dtype, t.device) for t in leaves))
         modes = tuple(m.training for _, m in self._target.modules())
-        variants = self._served.variants(Kind(torch.is_grad_enabled(), plain, layout, modes))
+        variants = self._served.variants(Regime(torch.is_grad_enabled(), modes, inputs=layout, plain=plain))
         try:
             return self._served.serve(variants, (args, kwargs), leaves, Ready.__call__)
         except InputError:  # the model has changed since
             self._served.drop(variants)
         return self._served.serve(variants, (args, kwargs), leaves, Ready.__call__)
 
-    def _layout(self, leaves: Sequence[torch.Tensor]) -> Hashable:
+    def _layout(self, leaves: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         layouts = ((t.shape, t.stride(), t.requires_grad) for t in leaves)
         return (*layouts, *same_inputs(leaves), self._trainable())
 
     def _variants(self, leaves: Sequence[torch.Tensor], plain: Hashable) -> Variants[Variant]:
-        """Those of a call that the first plan is not for, unless its layout is another one."""
+        """The variants for a call that the first plan does not serve for a reason other than layout."""
         grad = torch.is_grad_enabled()
-        if self._sized is not None and grad not in self._grads:  # the formulas are for the other grad mode
-            return self._served.variants(Kind(grad, plain, tuple(t.shape for t in leaves)))
-        return self._served.variants(grad if plain is None else Kind(grad, plain))
+        other = self._sized is not None and grad not in self._usual  # the formulas are for the other grad mode
+        shapes = tuple(t.shape for t in leaves) if other else None
+        return self._served.variants(Regime(grad, inputs=shapes, plain=plain))
 
     def _variant(self, ready: Ready, sized: Sized | None, example: Arguments | None) -> Variant:
         return Variant(self._served, self._target, ready, sized, example, self._how)
@@ -332,18 +315,18 @@ class Plan(_show.Shown, Drawable):
     def _record(self, variants: Variants[Variant], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Variant:
         """A variant for a grad mode or layout that the first capture does not serve, or for other data."""
         arguments = take_apart(self._target, args, kwargs)
-        kind = variants.regime if isinstance(variants.regime, Kind) else Kind(torch.is_grad_enabled())
-        if not variants.all and kind.live is None:
-            self._check_first(arguments, kind)
+        regime = variants.regime
+        if not variants.all and regime.training is None:
+            self._check_first(arguments, regime.plain)
         try:
-            return self._variant_for(variants, kind, arguments)
+            return self._variant_for(regime, arguments)
         except Exception as error:
-            if kind.plain is not None:
+            if regime.plain is not None:
                 self.refuse_plain(args, kwargs, error)
             raise
 
     def refuse_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
-        """Raises what is wrong with plain values that the model itself does not take; error: what it said."""
+        """Says which plain values the model itself does not take; error: what the model raised."""
         if isinstance(error, CleaveError):
             return
         try:
@@ -351,35 +334,31 @@ class Plan(_show.Shown, Drawable):
         except InputError as problem:
             raise InputError(f"{problem}, and the model does not take it: {error}") from error
 
-    def _variant_for(self, variants: Variants[Variant], kind: Kind, arguments: Arguments) -> Variant:
-        grad, sized, (args, kwargs) = kind.grad, None, arguments.rebuild(arguments.leaves)
+    def _variant_for(self, regime: Regime, arguments: Arguments) -> Variant:
+        grad, sized, (args, kwargs) = regime.grad, None, arguments.rebuild(arguments.leaves)
+        usual = list(self._usual.values()) if regime == Regime(grad) and grad in self._usual else []
         sizes = SizeSpec(None)
-        if kind.layout is None and self._sized is not None and self._example is not None:
+        if regime.inputs is None and self._sized is not None and self._example is not None:
             sizes = found_sizes(self._sized, self._example.names, "B", arguments)
         if not sizes.empty:
             sized = capture_sized(self._target, args, kwargs, grad, sizes)
             captured = sized.captured
         else:
-            captured = capture_checked(
-                self._target, args, kwargs, grad, both=variants.regime in self._grads and len(self._grads) == 2
-            )
+            captured = capture_checked(self._target, args, kwargs, grad, both=len(usual) == 2)
         ready = Ready(captured, **self._how)
         ready.program.settle(arguments.leaves)
-        for other in (
-            self._grads if captured.with_grad and captured.without_grad and variants.regime in self._grads else ()
-        ):
-            if other is not variants.regime:
-                twin = Ready(captured, **self._how)
-                self._served.add(self._served.variants(other), self._variant(twin, sized, arguments))
+        for other in usual if captured.with_grad and captured.without_grad else ():
+            if other.regime != regime:
+                self._served.add(other, self._variant(Ready(captured, **self._how), sized, arguments))
         return self._variant(ready, sized, arguments)
 
-    def _check_first(self, arguments: Arguments, kind: Kind) -> None:
+    def _check_first(self, arguments: Arguments, plain: Hashable) -> None:
         """Shapes and dtypes stay those of the first capture, or in its ranges, whatever the layout."""
         native = self._first.program.native
         with contextlib.suppress(LayoutError):
             native.check_model()
-        if kind.plain is not None:
-            log.info("%s gets other plain values, for which it is recorded: %s", self._target.name, kind.plain)
+        if plain is not None:
+            log.info("%s gets other plain values, for which it is recorded: %s", self._target.name, plain)
             return
         with contextlib.suppress(LayoutError):
             native.check(arguments.leaves)
@@ -528,9 +507,9 @@ class Plan(_show.Shown, Drawable):
         return _report.write(plan, path, title, sizes, _report.Link(bandwidth, prefix_speed, suffix_speed), at)
 
     def prepare_sizes(self, *sizes: int | Mapping[str, int]) -> None:
-        """Records sizes now that would be recorded when they are first used: batch sizes, or {"B": 8, "S": 128}.
+        """Records these sizes now, not when they are first used: batch sizes, or {"B": 8, "S": 128}.
 
-        Those that are not named stay as in the example.
+        Symbols that are not named keep the size of the example.
 
         >>> import torch, cleave
         >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 64))
@@ -541,18 +520,18 @@ class Plan(_show.Shown, Drawable):
             if sizes:
                 raise ArgumentError("this plan is for the sizes of its example alone: dynamic_batch names others")
             return
-        here = dict(zip(sized.names, sized.example, strict=True))
+        here = sized.named(sized.example)
         points = [tuple({**here, **read_size(size, "B", here)}.values()) for size in sizes]
         for point in points:
             sized.check_range(example.names, point)
         sized.check_model()
         with progress.task(f"preparing sizes of {self._target.name}", len(points)):
             for point in points:
-                progress.step(", ".join(f"{name}={n}" for name, n in zip(here, point, strict=True)), counted=True)
+                progress.step(_show.named_sizes(sized.named(point)), counted=True)
                 sized.obtain(sized.resized(example, point), point)
 
     def see(self, example: Any) -> None:
-        """Has the plan serve data like this: what the forward does on it is recorded if no plan has it yet.
+        """Records what the forward does on data like this, unless a plan has it already.
 
         example: a tuple of inputs, or a dict of keyword inputs. The model is left as it was.
 
@@ -588,18 +567,20 @@ class Plan(_show.Shown, Drawable):
         >>> cleave.load("linear.clv")(torch.ones(5, 4)).shape
         torch.Size([5, 2])
         """
-        self._served.warn_of_plain(isinstance(k, Kind) and k.plain is not None for k in self._served.regimes)
+        self._save(path, prove, part=parts, boundary=boundary, weights=weights, metadata=metadata)
+
+    def _save(self, path: str | os.PathLike[str] | None, prove: str, **options: Any) -> Any:
+        """As _save.save."""
+        self._served.warn_of_plain()
         entries = [entry for variant in self.every() for entry in variant.entries(prove)]
-        sized = self._sized
-        batch = next((s.name for s in sized.symbols if s.is_batch), "") if sized is not None else ""
-        head = _save.Head(self._target, batch, weights=fingerprint(self._target))
-        _save.save(path, head, entries, part=parts, boundary=boundary, weights=weights, metadata=metadata)
+        head = _save.Head(self._target, _save.batch_name(self._sized), weights=fingerprint(self._target))
+        return _save.save(path, head, entries, **options)
 
     def every(self) -> list[Variant]:
-        """Its variants: for the example, and for data on which the forward takes another branch."""
-        variants = [variant for grad in self._grads for variant in self._served.variants(grad).all]
-        for kind, other in list(self._served.regimes.items()):
-            if isinstance(kind, Kind) and kind.same is not None and kind.plain is None and kind.grad in self._grads:
+        """All variants: for the example, and for data on which the forward takes another branch."""
+        variants = [variant for usual in self._usual.values() for variant in usual.all]
+        for regime, other in list(self._served.regimes.items()):
+            if regime.same is not None and regime.plain is None and regime.grad in self._usual:
                 variants += other.all
         return list({id(variant.main.source): variant for variant in variants}.values())
 
@@ -607,7 +588,7 @@ class Plan(_show.Shown, Drawable):
         plan, sized = self._main.plan, self._sized
         sizes = None
         if sized is not None and self._main.symbols and sized.covers(sized.example):
-            sizes = dict(zip(sized.names, sized.example, strict=True))
+            sizes = sized.named(sized.example)
         origin = "" if sized is None else sized.origin(self._main)
         return Subject(plan, self._target.name, plan_signature(self._main, origin), sizes, None)
 
@@ -651,21 +632,21 @@ def capture(
     optimize: "none", "safe" (the same bits) or "fast" (numbers within a tolerance): what may be rewritten for calls
     without grad (docs/optimize.md).
 
-    mode: "generated_eager" runs the plan from C, operator by operator; "cuda_graph" as a CUDA graph per kind of input,
-    where that can be, without grad.
+    mode: "generated_eager" runs the plan from C, operator by operator; "cuda_graph" captures a CUDA graph for each kind
+    of input where possible, for calls without grad.
 
     engine: "tape" runs calls on libtorch; "native" runs those without grad by Cleave's own kernels, on the CPU: within
     the tolerance of "fast", and row-exact (docs/native.md). What it does not take is refused, with node and reason;
     the first run is compared with the tape's. "auto": the tape.
 
-    threads: that an operator uses when the plan runs; None: as the process has it (docs/optimize.md).
+    threads: how many an operator may use; None: as many as the process (docs/optimize.md).
 
-    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
-    way, for what it reads from its data (a mask that is not all ones). Calls find the plan for their data by
-    themselves; on_guard="record" records one that is missing when a call needs it, "raise" raises the GuardError.
+    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward takes another
+    branch because of its data (a mask that is not all ones). Every call finds the plan for its data;
+    on_guard="record" records a missing one when a call needs it, "raise" raises the GuardError.
 
-    max_plans: of all grad modes, layouts, sizes and variants together; the one that has not served for longest gives
-    way to the next (64 by default).
+    max_plans: the most plans to keep, for all grad modes, layouts, sizes and variants together; a new one then replaces
+    the least recently used (64 by default).
 
     >>> import torch, cleave
     >>> plan = cleave.capture(lambda x, y: 2 * x + y, (torch.rand(3), torch.rand(3)))
@@ -741,7 +722,7 @@ def as_call(example_inputs: Any, example_kwargs: dict[str, Any] | None) -> tuple
 def capture_sized(
     target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool, sizes: SizeSpec, confirm: bool = True
 ) -> Sized:
-    """Plans for ranges of sizes, each replayed before it is used. confirm=False: the caller does that for the first."""
+    """Plans for ranges of sizes, each replayed before it is used. confirm=False: the caller replays the first."""
     before, since = RandomState(), time.monotonic()
 
     def check(captured: Captured, work: Capture, gradients: bool = True) -> None:
@@ -754,7 +735,7 @@ def capture_sized(
         with progress.task(f"capturing {target.name}"), recycling():
             arguments = take_apart(target, args, kwargs)
             sized = Sized(target, arguments, grad, sizes, check, confirm)
-            serving = sized.served[sized.example]
+            serving = sized.proven[sized.example]
             if confirm and serving.symbols:
                 ready = Ready(serving)
                 check_example(target, serving, arguments, ready.program, ready, grad)
@@ -802,8 +783,8 @@ def capture_checked(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def capture_shapes(target: Target, args: tuple[Any, ...], kwargs: dict[str, Any], grad: bool) -> Captured:
-    """Captures a model that has shapes and no data: on the meta device, where it may be larger than any memory. There
-    is nothing to compare a replay with; the plan is for looking at and for estimates."""
+    """Captures a model on the meta device, which has shapes but no data, and may be larger than any memory. No replay
+    can be compared; the plan is for inspection and estimates."""
     since = time.monotonic()
     work = Capture(target, take_apart(target, args, kwargs, shapes=True), both=grad, shapes=True)
     try:
@@ -819,7 +800,7 @@ _Call = Callable[[Sequence[torch.Tensor]], Any]
 
 
 def check_call(target: Target, captured: Captured, arguments: Arguments, call: _Call, grad: bool) -> None:
-    """Compares something else than the plan itself that runs a captured forward with the model."""
+    """Compares whatever else runs a captured forward (stages, halves) with the model."""
     work = Capture(target, arguments)
     try:
         with recycling():
@@ -831,11 +812,10 @@ def check_call(target: Target, captured: Captured, arguments: Arguments, call: _
 def check_example(
     target: Target, captured: Captured, arguments: Arguments, first: Program, call: _Call, grad: bool
 ) -> None:
-    """Nothing is returned that refuses the example it was made from.
+    """Makes sure that a plan takes the example it was made from.
 
-    first: the program that gets its inputs, and says what is wrong with them. Where the plan looks at values it is run
-    as well: twice, for the second call finds what the first has left in the modules. Where it does not, the replay on
-    other data has told what there is to tell."""
+    first: the program that gets the inputs and checks them. A plan with guards is also run, twice, because the second
+    call finds what the first one left in the modules. Without guards, the replay on other data has shown enough."""
     leaves, second = arguments.leaves, False
     try:
         with contextlib.suppress(LayoutError):  # a layout that is met gets a plan of its own
@@ -877,7 +857,7 @@ class _Outcome(NamedTuple):
 
 
 def _observe(call: _Call, leaves: list[torch.Tensor], params: list[torch.Tensor] | None) -> _Outcome:
-    """Runs and keeps all there is to compare: outputs, gradients, what happened to the inputs and to the generator.
+    """Runs, and keeps everything that is compared: outputs, gradients, the inputs and the generator afterwards.
 
     params: parameters whose gradients are compared too, in addition to those of the inputs."""
     spec, out, _ = _tree.flatten(call(leaves))

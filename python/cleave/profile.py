@@ -117,14 +117,20 @@ class Profile:
 
     def save(self, path: Path) -> None:
         """Writes JSON, whole or not at all."""
-        rows = [(r.name, r.module, r.end, _numbers(r)) for r in self.rows]
-        whole = None if self.whole is None else _numbers(self.whole)
-        _native.profile_write(os.fsencode(path), list(self.key.items()), rows, whole)
+        _native.profile_write(os.fsencode(path), *self._parts())
 
     @classmethod
     def load(cls, path: Path) -> Profile:
         """Reads what save wrote; PlanError says what is wrong with anything else."""
-        key, rows, whole = _native.profile_read(os.fsencode(path))
+        return cls._of(*_native.profile_read(os.fsencode(path)))
+
+    def _parts(self) -> tuple[Any, Any, Any]:
+        """All of it, of plain values."""
+        rows = [(r.name, r.module, r.end, _numbers(r)) for r in self.rows]
+        return list(self.key.items()), rows, None if self.whole is None else _numbers(self.whole)
+
+    @classmethod
+    def _of(cls, key: Any, rows: Any, whole: Any) -> Profile:
         return cls(_rows(rows), dict(key), None if whole is None else Metrics(*whole))
 
     # ---- rows

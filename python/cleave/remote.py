@@ -276,32 +276,20 @@ def connect(
     the first call.
 
     Raises RemoteError, a ConnectionError, if the server cannot be reached, is too busy or too slow."""
-    return RemoteModel(
-        url,
-        _native.Remote(
-            *client_arguments(url, token, ca, cert, key, timeout, connect_timeout, retries, connections, insecure, lazy)
-        ),
-    )
+    return RemoteModel(url, _native.Remote(*client_arguments(**locals())))
 
 
-def client_arguments(
-    url: str,
-    token: str | None = None,
-    ca: Path = None,
-    cert: Path = None,
-    key: Path = None,
-    timeout: float = 60,
-    connect_timeout: float = 5,
-    retries: int = 2,
-    connections: int = 8,
-    insecure: bool = False,
-    lazy: bool = False,
-) -> tuple[Any, ...]:
-    """Those of connect, checked, as the extension takes them."""
-    if retries < 0 or connections < 1:
+def client_arguments(url: str, **given: Any) -> tuple[Any, ...]:
+    """The arguments of connect, or its defaults, checked, as the extension takes them."""
+    defaults: dict[str, Any] = connect.__kwdefaults__ or {}
+    strange = given.keys() - defaults.keys()
+    if strange:
+        raise TypeError(f"connect() has no argument {min(strange)!r}")
+    o = {**defaults, **given}
+    if o["retries"] < 0 or o["connections"] < 1:
         raise ArgumentError("retries is 0 or more, connections 1 or more")
-    roots, shown, secret = (None if name is None else os.fspath(name) for name in (ca, cert, key))
-    return url, token, roots, shown, secret, timeout, connect_timeout, retries or -1, connections, insecure, lazy
+    o.update({name: os.fspath(o[name]) for name in ("ca", "cert", "key") if o[name] is not None})
+    return url, *{**o, "retries": o["retries"] or -1}.values()
 
 
 class Divided(Protocol):

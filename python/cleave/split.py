@@ -30,7 +30,7 @@ from ._dims import read_size
 from ._dispatch import Served, Variants, read_max_plans, read_on_guard
 from ._engine import read_engine
 from ._objective import read as read_objective
-from ._regime import Reader, Regime, for_file
+from ._regime import Reader, for_file
 from ._sizes import Sized
 from ._state import Target, fingerprint
 from ._threads import read_threads
@@ -124,7 +124,6 @@ class SplitRuntime(_show.Shown, Drawable):
     def _capture(self, variants: Variants[Cuts], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cuts:
         """Captures the model as it is, and cuts it where the first plan is cut."""
         first, regime = self._first if self._served.dispatch.list() else None, variants.regime
-        assert isinstance(regime, Regime)
         leaves = take_apart(self._target, args, kwargs).leaves
         if first is not None and not variants.all and regime.plain is None:
             first.check_shapes(leaves)  # before the model is run on them
@@ -152,13 +151,13 @@ class SplitRuntime(_show.Shown, Drawable):
     def _other_variants(
         self, leaves: Sequence[torch.Tensor], variants: Variants[Cuts], grad: bool, plain: Hashable = None
     ) -> Variants[Cuts] | None:
-        """The model is not what it was when these were captured: those that fit, or None if it is the same."""
+        """After a refusal: the variants for the model as it is now; None: it has not changed since these."""
         self._reader.refresh()
         other = self._variants(leaves, grad, plain)
         return None if other.regime == variants.regime else other
 
     def _as_it_is(self) -> Variants[Cuts]:
-        """Those for inference, in the mode that the model is in; raises what a call would if it is another model."""
+        """The variants for inference in the model's current mode; raises what a call would if the model has changed."""
         try:
             self._inference.all[0].main.check_model()
         except InputError:
@@ -210,10 +209,10 @@ class SplitRuntime(_show.Shown, Drawable):
         return out
 
     def prepare_sizes(self, *sizes: int | Mapping[str, int], training: bool | None = None) -> None:
-        """Records sizes now that would be recorded when they are first used: batch sizes, or {"B": 8, "S": 128}.
+        """Records these sizes now, not when they are first used: batch sizes, or {"B": 8, "S": 128}.
 
         For a service that must not wait later, and before keep_only, which leaves no whole model to record. training:
-        training is recorded too; by default when the split is trainable."""
+        record training too; by default if the split is trainable."""
         leaves = take_apart(self._target, *self._example).leaves
         here = self._first.sizes_of(leaves)
         points = [{**here, **read_size(size, self.split_spec.batch_symbol, here)} for size in sizes]
@@ -223,14 +222,14 @@ class SplitRuntime(_show.Shown, Drawable):
             for grad in modes:
                 cuts = self._cut_for(self._variants(leaves, grad)).plans
                 for point in points:
-                    progress.step(", ".join(f"{name}={n}" for name, n in point.items()), counted=True)
+                    progress.step(_show.named_sizes(point), counted=True)
                     cuts.see(point)
 
     def see(self, example: Any) -> None:
-        """Has the split serve data like this, where the forward goes another way than in the example: what it does
-        there is recorded if no plan has it yet. example: a tuple of inputs, or a dict of keyword inputs.
+        """Records what the forward does on data like this, if it takes another branch than on the example and no plan
+        has it yet. example: a tuple of inputs, or a dict of keyword inputs.
 
-        Training is recorded too, where the split is trainable. The model is left as it was."""
+        Training is recorded too if the split is trainable. The model is left as it was."""
         modes = (False, True) if self.split_spec.trainable else (False,)
         for grad in modes:
             self._cut_for(self._variants(take_apart(self._target, *self._example).leaves, grad))
@@ -378,15 +377,15 @@ class SplitRuntime(_show.Shown, Drawable):
     def _prefix_by(
         self, variants: Variants[Cuts], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]
     ) -> tuple[Cut, tuple[torch.Tensor, ...]]:
-        """Runs a prefix: that of the first way, unless the prefix looks at its data."""
+        """Runs a prefix: that of the first variant, unless the prefix has guards."""
         in_order = not (variants.all and variants.all[0].main.guards_early)
         return self._served.serve(variants, inputs, leaves, _run_prefix, in_order=in_order)
 
     def suffix_by(
         self, cut: Cut, sizes: Mapping[str, int], run: Callable[[Cut], R], inputs: tuple[Any, Any] | None = None
     ) -> R:
-        """Runs the suffix that a boundary is for; where its data leads another way, that of a plan which is the same up
-        to the boundary. inputs: what the prefix got, if it is known: one that is missing can be recorded then."""
+        """Runs the suffix that a boundary is for; if a guard refuses its data, that of a variant which is the same up
+        to the boundary. inputs: of the prefix, if known: then a missing variant can be recorded."""
         at, found = cut.cut_at, None
 
         def by(other: Cut) -> R:
@@ -416,7 +415,7 @@ class SplitRuntime(_show.Shown, Drawable):
 
     @staticmethod
     def _check_same(cut: Cut, other: Cut, at: int, sizes: Mapping[str, int], found: GuardError) -> None:
-        """Whether another plan takes a boundary of this one, whose suffix refused it."""
+        """Raises unless another plan takes a boundary that the suffix of this one refused."""
         if other.cut_at != at or not cut.captured.plan.same_until(other.captured.plan, at, dict(sizes)):
             raise found
         if other.labels != cut.labels:
@@ -624,8 +623,8 @@ class SplitRuntime(_show.Shown, Drawable):
     # ---- training
 
     @functools.cached_property
-    def _halves(self) -> _step.Halves:
-        return _step.Halves(self._first.target, self._first.main)
+    def _sides(self) -> _step.Sides:
+        return _step.Sides(self._first.target, self._first.main)
 
     def run_training_prefix(self, *inputs: Any, **kwargs: Any) -> BoundaryPayload:
         """Runs the model up to the boundary and keeps the graph for backward_prefix.
@@ -663,7 +662,7 @@ class SplitRuntime(_show.Shown, Drawable):
         optimizers = _step.read_optimizers(optimizer)
 
         def run(c: Cut) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
-            symbols, roles = c.plans.symbols(c, boundary.sizes), self._halves.roles(c)
+            symbols, roles = c.plans.symbols(c, boundary.sizes), self._sides.roles(c)
             found = _train.train_suffix(c, roles, boundary, symbols, targets, loss_fn, optimizers, self._steps)
             if boundary.record is None and roles.tied:
                 self._tied = c
@@ -693,7 +692,9 @@ class SplitRuntime(_show.Shown, Drawable):
         if not boundary.supports_prefix_backward:
             raise InputError("this boundary was made by run_prefix, for inference: use run_training_prefix")
         if record is None or record.owner is not self:
-            raise InputError("this boundary is not of this runtime's run_training_prefix: the graph is not here")
+            raise InputError(
+                "this boundary was not made by run_training_prefix of this runtime: its autograd graph is not available"
+            )
         if record.used:
             raise InputError("backward_prefix has already used this boundary: its graph is gone")
         if boundary_grads is None and not record.shares:
@@ -702,7 +703,7 @@ class SplitRuntime(_show.Shown, Drawable):
             raise TypeError(f"boundary_grads is a dict of gradients by label, not {type(boundary_grads).__name__}")
         _train.check_mode()
         optimizers = _step.read_optimizers(optimizer)
-        roles = self._halves.roles(record.cut)
+        roles = self._sides.roles(record.cut)
         return _train.backward_prefix(record, roles, boundary_grads, optimizers, self._steps)
 
     def apply_tied(self, gradients: Mapping[str, torch.Tensor], *, optimizer: Optimizer = None) -> None:
@@ -713,7 +714,7 @@ class SplitRuntime(_show.Shown, Drawable):
         optimizers = _step.read_optimizers(optimizer)
         if self._tied is None:
             raise InputError("no parameter that both halves train waits for its gradient: train_suffix comes first")
-        tied = self._halves.roles(self._tied).tied
+        tied = self._sides.roles(self._tied).tied
         _train.apply_tied(self._tied, tied, gradients, optimizers, self._steps)
         self._awaiting = []
 
@@ -746,7 +747,7 @@ class SplitRuntime(_show.Shown, Drawable):
         """
         mine = {id(t): t for t in (*self.state(half).values(), *self._used(half))}
         used = mine.keys() | {id(t) for t in self._used("suffix" if half == "prefix" else "prefix")}
-        mine.update({id(p): p for p in self._halves.parameters(half) if id(p) not in used})
+        mine.update({id(p): p for p in self._sides.parameters(half) if id(p) not in used})
         return [t for t in mine.values() if isinstance(t, nn.Parameter)]
 
     def _plans(self) -> list[Cut]:
@@ -758,9 +759,9 @@ class SplitRuntime(_show.Shown, Drawable):
         return (t for cut in self._plans() for t in cut.state(half).values())
 
     def keep_only(self, half: str) -> None:
-        """Gives up the parameters and buffers that only the other half uses: their memory is freed, the model itself
-        cannot run any more. For two processes with one half each. What was not captured before (a batch size at which
-        the model does something else, another mode) cannot be captured afterwards; with trainable=True training is."""
+        """Frees the parameters and buffers that only the other half uses; the model itself can no longer run. For two
+        processes with one half each. Nothing can be captured afterwards (another mode, a batch size at which the model
+        does something else); with trainable=True, training is captured now."""
         self.state(half)
         if self.split_spec.trainable:  # the whole model is needed to see how it trains
             self._cut_for(self._variants(take_apart(self._target, *self._example).leaves, grad=True))
@@ -782,8 +783,8 @@ class SplitRuntime(_show.Shown, Drawable):
         self._half = half
 
     def _refuse_apart(self) -> None:
-        """What two processes would not agree about: tensors that one half changes in some mode (train, say) and the
-        other reads in another; parameters of both halves that only one of them trains at times."""
+        """Refuses what two processes would disagree about: tensors that one half changes in some mode (train, say) and
+        the other reads in another mode; parameters of both halves that in some plan only one of them trains."""
         plans = self._plans()
         for half, other in (("prefix", "suffix"), ("suffix", "prefix")):
             changed = {name for cut in plans for name in cut.changes[half]}
@@ -830,7 +831,7 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
-        self._served.warn_of_plain(cuts.regime.plain is not None for cuts in self._served.every())
+        self._served.warn_of_plain()
         entries = for_file(self._served, self._as_it_is(), prove)
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.
@@ -886,7 +887,7 @@ class SplitRuntime(_show.Shown, Drawable):
         mine = {name: cut.live(name) for cut in cuts for name in cut.trained if "suffix" in cut.sides(name)}
         if any(t.device.type != "cpu" for t in (*leaves, *mine.values())):
             raise InputError("files train on the CPU alone: move the model there before it is split")
-        tied = {name for cut in cuts for name in self._halves.roles(cut).tied if name in mine}
+        tied = {name for cut in cuts for name in self._sides.roles(cut).tied if name in mine}
         text = training.description(training.describe(optimizers, mine), sorted(tied), seed)
         sizes = training.sizes_of(entries, self.split_spec.batch_symbol)
         loss = training.loss_file(loss_fn, self._example_output(), example_targets, batch, sizes)
@@ -967,10 +968,10 @@ def prepare_split(
 
     mode: generated_eager runs the plan from C, operator by operator, with eager's own numbers. compiled puts the
     generated source of each half through torch.compile (compile_options are its options; by default Inductor, with CUDA
-    graphs on GPUs), where that fails with graph breaks, where that fails as generated_eager; fallback_reason says why.
+    graphs on GPUs), if that fails with graph breaks, if that fails too as generated_eager; fallback_reason says why.
     Its numbers are close to eager's, not equal. cuda_graph captures each half as a CUDA graph per kind of input.
-    debug_interpreter checks every result against the plan. Whatever the mode, the two halves are first compared with
-    the model as generated_eager runs them.
+    debug_interpreter checks every result against the plan. In every mode, the two halves are first run as
+    generated_eager and compared with the model.
 
     validation: "strict" compares every tensor of a boundary with the plan before the suffix runs; "fast" leaves that to
     the suffix, which checks its inputs anyway.
@@ -982,14 +983,14 @@ def prepare_split(
     the tolerance of "fast", and row-exact (docs/native.md). What it does not take is refused, with node and reason;
     each half is compared with the tape once. "auto": the tape.
 
-    threads: that an operator uses when a half runs; None: as the process has it.
+    threads: how many an operator may use; None: as many as the process.
 
-    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward goes another
-    way, for what it reads from its data (a mask that is not all ones). on_guard: "record" records a way that no plan
-    has when a call needs it, "raise" raises the GuardError (docs/split.md).
+    variants: further examples, each a tuple of inputs or a dict of keyword inputs, on which the forward takes another
+    branch because of its data (a mask that is not all ones). on_guard: "record" records a missing branch when a call
+    needs it, "raise" raises the GuardError (docs/split.md).
 
-    max_plans: of all modes, sizes and variants together; the one that has not served for longest gives way to the next
-    (64 by default)."""
+    max_plans: the most plans to keep, for all modes, sizes and variants together; a new one then replaces the least
+    recently used (64 by default)."""
     if isinstance(split, str):
         split = SplitSpec(boundary=split)
     if not isinstance(split, SplitSpec):

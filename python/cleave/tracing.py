@@ -15,10 +15,8 @@ import json
 import logging
 import math
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -333,21 +331,13 @@ def _traced(
     select: Callable[[GraphNode], bool] | None,
     variants: Sequence[Any],
 ) -> TracedModule:
-    captured = [c for variant in plan.every() for c in variant.served()]
+    captured = [c for variant in plan.every() for c in variant.proven()]
     reasons = [_chosen(c.plan, select) for c in captured]
     _warn_of_names(captured, wanted)
-    folder = tempfile.mkdtemp(prefix="cleave-trace-")
-    try:
-        before, after = os.path.join(folder, "model.clv"), os.path.join(folder, "traced.clv")
-        plan.save(before, prove="none")
-        examples = [(args, kwargs), *(as_inputs(example) for example in variants)]
-        calls = [list(plan.flatten_inputs(*example)) for example in examples]
-        calls += [leaves for variant in plan.every() for leaves in _other_sizes(variant)]
-        operators = sorted({n[1] for c in captured for n in c.plan.nodes()})  # the model runs them anyway
-        _run_native(_native.Artifact(os.fsencode(before), operators, False, False), calls, reasons, wanted, after)
-        artifact = _native.Artifact(os.fsencode(after), operators, False, False)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)  # open files stay mapped
+    examples = [(args, kwargs), *(as_inputs(example) for example in variants)]
+    calls = [list(plan.flatten_inputs(*example)) for example in examples]
+    calls += [leaves for variant in plan.every() for leaves in _other_sizes(variant)]
+    artifact = _run_native(plan._save(None, "none"), calls, reasons, wanted)
     traced = TracedModule(plan, captured, artifact, wanted)
     traced.__dict__["_calls"] = calls  # a ScriptModule is compared on them
     traced._log_nodes()
@@ -384,8 +374,8 @@ def _other_sizes(variant: Variant) -> Iterator[list[torch.Tensor]]:
     sized, example = variant.sized, variant.example
     if sized is None or example is None:
         return
-    for c in variant.served():
-        points = sorted(p for p, served in sized.served.items() if served is c and p != sized.example)
+    for c in variant.proven():
+        points = sorted(p for p in sized.points_of(c) if p != sized.example)
         if not c.symbols:
             continue
         near = [p for p in points if any(n in CHECKED for n in p)] or points
@@ -398,8 +388,9 @@ def _run_native(
     calls: list[list[torch.Tensor]],
     reasons: list[list[str | None] | None],
     wanted: _Wanted,
-    after: str,
-) -> None:
+) -> Any:
+    """The traced artifact, on the memory of the model's tensors."""
+
     def tell(what: str, done: int, total: int) -> None:
         progress.step(f"compiling {what} ({done} of {total} done)")
 
@@ -407,7 +398,7 @@ def _run_native(
     path = os.pathsep.join(p for p in (package, os.environ.get("PYTHONPATH", "")) if p)
     options = (sys.executable, [f"PYTHONPATH={path}"], *wanted[:-1])
     try:
-        _native.trace(artifact, calls, reasons, options, tell, log.info, os.fsencode(after))
+        return _native.trace(artifact, calls, reasons, options, tell, log.info)
     except TimeoutError as error:
         command = [sys.executable, "-m", f"cleave.compilers.{wanted.backend}"]
         raise subprocess.TimeoutExpired(command, wanted.timeout, output=str(error)) from None
@@ -455,7 +446,7 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
                 self.__dict__[table] = getattr(named, table)
             self.__dict__["training"] = named.training
         self._plan, self._captured, self._artifact, self._wanted = plan, list(captured), artifact, wanted
-        of = {id(c): variant.sized for variant in plan.every() for c in variant.served()}
+        of = {id(c): variant.sized for variant in plan.every() for c in variant.proven()}
         how = (False, wanted.optimize, wanted.threads)
         self._runtime = _native.Runtime(artifact, None, None, True, False, True, *how)
         self.__dict__["_named"] = named  # not a child: its children are here themselves
@@ -617,11 +608,10 @@ class TracedModule(_show.Shown, Drawable, torch.nn.Module):
             _save.prove(sized, record, how, self._any_size, lambda c: id(c) in self._numbers)
 
     def _any_size(self) -> bool:
-        """Formulas of one plan of each way reach every size, and no size was seen at which a plan serves that the file
-        has not."""
+        """Each variant has one plan with formulas, and no size was recorded whose plan is not in the file."""
         for sized in {id(s): s for s in self._sizes}.values():
-            served = {id(c): c for c in sized.served.values()} if sized is not None else {}
-            if sum(bool(c.symbols) for c in served.values()) != 1 or not served.keys() <= self._numbers.keys():
+            plans = sized.proven_plans if sized is not None else []
+            if sum(bool(c.symbols) for c in plans) != 1 or any(id(c) not in self._numbers for c in plans):
                 return False
         return True
 

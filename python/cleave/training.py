@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -160,16 +159,14 @@ def loss_file(
         raise ArgumentError("loss_fn trains parameters of its own: put them into the model")
     _refuse_numbers(output)
     target_tensors(targets)
-    with torch.enable_grad(), tempfile.TemporaryDirectory() as folder:
+    with torch.enable_grad():
         plan = capture(
             loss, (output, targets), both_grad_modes=False, dynamic_batch=None if batch is None else batch[1]
         )
         if batch is not None:
             plan.prepare_sizes(*sizes)
-        path = os.path.join(folder, "loss.clv")
-        plan.save(path, prove="none")
-        with open(path, "rb") as file:
-            return file.read()
+        data: bytes = plan._save(None, "none").to_bytes()
+        return data
 
 
 def as_leaves(output: Any) -> Any:
@@ -272,8 +269,8 @@ def load_trainer(
     """Opens a file for training, which SplitRuntime.save_trainer wrote.
 
     seed: that the random generator of the trainer starts from, as torch.manual_seed takes it; None: the file's.
-    threads: that an operator uses; None: as the process has it. sandbox=False: you trust a file that nobody vouches
-    for; nothing trains in a sandbox, so it is refused without that. The other arguments are those of `load`."""
+    threads: how many an operator may use; None: as many as the process. sandbox=False: you trust a file that nobody
+    vouches for; it is refused otherwise, as nothing trains in a sandbox. Other arguments are those of `load`."""
     os.stat(path)
     if sandbox is True:
         raise InputError("nothing trains in a sandbox: leave the argument out, or give False for a file that you trust")

@@ -134,7 +134,7 @@ def _try_size(runtime: SplitRuntime, arguments: Arguments, size: Any, rtol: floa
         sizes, at = resized(runtime, arguments, size)
         with torch.no_grad():
             bitwise, diff, reason = _compare(runtime, at, rtol, atol)
-        return SizeResult(sizes, reason is None, bitwise, diff, reason, _variant(runtime, at))
+        return SizeResult(sizes, reason is None, bitwise, diff, reason, _variant(runtime))
     except Exception as error:  # the report has the reason
         text = f"{type(error).__name__}: {error}"
         return SizeResult(sizes or {"size": size}, False, False, None, text, None)
@@ -153,7 +153,7 @@ def resized(runtime: SplitRuntime, arguments: Arguments, size: Any) -> tuple[dic
         )
     if any(type(n) is not int or n < 0 for n in wanted.values()):
         raise ArgumentError(f"a size must be an integer, not {size!r}")
-    here = dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)) | wanted
+    here = sized.named(sized.sizes_of(arguments.leaves)) | wanted
     point = tuple(here[name] for name in sized.names)
     return here, arguments._replace(leaves=sized.resize(arguments.leaves, point))
 
@@ -179,7 +179,7 @@ def _prepared(runtime: SplitRuntime, arguments: Arguments) -> Capture:
     """Records the sizes of these inputs, and returns what undoes runs on them. Recording itself cannot be undone."""
     sized = runtime.sized
     if sized is not None:
-        runtime.prepare_sizes(dict(zip(sized.names, sized.sizes_of(arguments.leaves), strict=True)), training=False)
+        runtime.prepare_sizes(sized.named(sized.sizes_of(arguments.leaves)), training=False)
     return Capture(runtime._target, arguments)
 
 
@@ -214,15 +214,15 @@ def _largest_difference(x: torch.Tensor, y: torch.Tensor) -> float:
     return float(off.max()) if off.numel() else 0.0
 
 
-def _variant(runtime: SplitRuntime, arguments: Arguments) -> str | None:
-    """Which plan serves these inputs, in words."""
+def _variant(runtime: SplitRuntime) -> str | None:
+    """Which plan served the last call, in words."""
     sized = runtime.sized
     if sized is None:
         return None
-    captured = sized.served.get(sized.sizes_of(arguments.leaves))
+    captured = runtime._served.dispatch.find(runtime._inference).source
     if captured is sized.captured:
         return "the first plan"
-    return "another plan with formulas" if captured is not None and captured.symbols else "a plan of its own"
+    return "another plan with formulas" if captured.symbols else "a plan of its own"
 
 
 # ---- ways to compress the boundary

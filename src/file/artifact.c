@@ -63,6 +63,8 @@ void artifact_free(artifact *a)
 	file_unmap(&a->map);
 	artifact_free(a->base);
 	pthread_mutex_destroy(&a->made_lock);
+	if (a->release)
+		a->release(a->lent);
 	mem_free(a);
 }
 

@@ -141,7 +141,10 @@ struct clv_artifact {
 	const void *loss;
 	size_t loss_n;
 
-	bool ready; /* of one that was made: its tensors have memories */
+	/* of one that was made */
+	bool ready;                  /* its tensors have memories */
+	void (*release)(void *lent); /* NULL: nothing is lent */
+	void *lent;                  /* what its tensors lie on, until the last user is gone */
 
 	/* of one that was opened */
 	const void *data; /* all of it: mapped, or the caller's */

@@ -427,7 +427,7 @@ def test_code_with_a_tensor_that_another_plan_changes_is_not_used(tmp_path: Any)
         plan(large)
     net.scale.fill_(1)
     functions[b"f"] = lambda a: [torch.relu(a * torch.ones(3))]
-    served = plan._sized.served
+    served = plan._sized.proven
     entries = [
         (served[(3,)].plan, "plan", -1, 0, [3], {}, [segment(0, 2, "f", ROWS, sizes=[(1, 4)])]),
         (served[(8,)].plan, "plan", -1, 0, [], {}, []),

@@ -938,9 +938,9 @@ def test_examples_of_which_no_other_sizes_can_be_made_are_refused() -> None:
 def test_a_plan_records_sizes_in_advance() -> None:
     plan = cleave.capture(nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 64))
     assert plan._sized is not None
-    assert (50,) not in plan._sized.served
+    assert (50,) not in plan._sized.proven
     plan.prepare_sizes(50, {"B": 64})
-    assert {(50,), (64,)} <= set(plan._sized.served)
+    assert {(50,), (64,)} <= set(plan._sized.proven)
     for wrong, kind in ((65, cleave.InputError), ({"S": 2}, cleave.ArgumentError), ("2", TypeError)):
         with pytest.raises(kind):
             plan.prepare_sizes(wrong)  # type: ignore[arg-type]

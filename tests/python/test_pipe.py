@@ -5,8 +5,10 @@ Each model is captured once; other methods and other numbers of stages are parti
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import pickle
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -1405,3 +1407,27 @@ def test_modules_may_have_any_of_these_names() -> None:
     model, x = Named(), torch.randn(3, 4)
     found = cleave.pipe_model(model, example_inputs=(x,), nparts=2, profile="estimate")
     assert torch.equal(in_sequence(found, x), model(x))
+
+
+class EachAlone(nn.Sequential):
+    """Every number of rows has a plan of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.stack([row.sin() if i % 2 else row for i, row in enumerate(x)]))
+
+
+@pytest.mark.filterwarnings("ignore:.*max_plans")
+def test_stages_keep_nothing_of_plans_that_gave_way() -> None:
+    model = EachAlone(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    found = cleave.pipe_model(model, example_inputs=torch.randn(3, 4), nparts=2, profile="estimate", max_plans=2)
+    seen: dict[int, weakref.ref[Any]] = {}
+    for n in (5, 7, 9, 11):
+        x = torch.randn(n, 4)
+        for stage in found.stages:
+            stage.sizes = {"B": n}
+        assert torch.equal(in_sequence(found, x), model(x))
+        seen.update({id(plan): weakref.ref(plan) for plan in found._served.dispatch.list()})
+    gc.collect()
+    alive = [plan for ref in seen.values() if (plan := ref()) is not None]
+    assert len(seen) > 2
+    assert {id(plan) for plan in alive} == {id(plan) for plan in found._served.dispatch.list()}

@@ -103,7 +103,7 @@ def test_a_save_runs_a_few_forwards_and_other_sizes_are_refused(kind: type[Deep]
 def test_powers_of_two_come_first_and_then_small_sizes(tmp_path: Path) -> None:
     plan = _plan(Deep().eval())
     plan.save(tmp_path / "model.clv")
-    served = {p[0] for p in plan._sized.served}
+    served = {p[0] for p in plan._sized.proven}
     assert served >= {1, 2, 4, 8, 16, 32, 64}
     small = next(n for n in range(1, 65) if n not in served)
     assert small > 5
@@ -113,7 +113,7 @@ def test_powers_of_two_come_first_and_then_small_sizes(tmp_path: Path) -> None:
 def test_small_models_are_proven_at_every_size(tmp_path: Path) -> None:
     plan = _plan(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval())
     plan.save(tmp_path / "model.clv")
-    assert {p[0] for p in plan._sized.served} == set(range(1, 65))
+    assert {p[0] for p in plan._sized.proven} == set(range(1, 65))
 
 
 def test_several_sizes_are_proven_around_the_example_first(tmp_path: Path) -> None:
@@ -122,17 +122,17 @@ def test_several_sizes_are_proven_around_the_example_first(tmp_path: Path) -> No
     with torch.no_grad():
         plan = cleave.capture(model, torch.randn(4, 6, 8), dynamic_batch=(1, 32), dynamic_dims=dims)
     plan.save(tmp_path / "model.clv")
-    served = set(plan._sized.served)
+    served = set(plan._sized.proven)
     assert served >= {(n, 6) for n in (1, 2, 4, 8, 16, 32)}
     assert served >= {(4, n) for n in (1, 2, 4, 8, 16, 32)}
 
 
 def said(sized: Any, text: str) -> None:
     """The line is true: it names how many sizes are left, and how to have them too."""
-    left = RANGE[1] - len(sized.served)
+    left = RANGE[1] - len(sized.proven)
     assert f"the other {left} sizes" in text
     assert 'prove="all"' in text
-    assert _save._show.points_text(sorted(sized.served)) in text
+    assert _save._show.points_text(sorted(sized.proven)) in text
 
 
 def test_one_line_says_what_was_proven_and_how_to_prove_more(

@@ -3,10 +3,12 @@ every argument, the cache and the work folder."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import stat
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -368,6 +370,22 @@ def test_a_dry_run_compiles_nothing() -> None:
     assert compiled_ops(traced) == []
     agree(traced, chain, x)
     assert "exact" in str(traced.report())
+
+
+def test_a_trace_stays_in_memory_on_the_tensors_that_the_model_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> str:
+        raise AssertionError("a temporary file")
+
+    exact, model = Exact(), nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()).eval()
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    traced = exact.trace(model, x, dryrun=True)
+    before = traced._artifact.to_bytes()
+    agree(traced, model, x)
+    for p in model.parameters():
+        p.data = torch.zeros_like(p)
+    gc.collect()
+    assert traced._artifact.to_bytes() == before
+    agree(traced, model, x)
 
 
 # ---- arguments
