@@ -2,6 +2,7 @@
 #include "_native_segment.h"
 #include "exec/optimized.h"
 #include "plan/ops.h"
+#include "runtime/handover.h"
 
 typedef struct Binding {
 	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
@@ -519,7 +520,9 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 	if (prepare(o, args, &x)) {
 		clv_status st;
 		Py_BEGIN_ALLOW_THREADS;
+		x.r.over = handover_enter();
 		st = program_run(o->g, &x.r);
+		handover_leave(x.r.over);
 		Py_END_ALLOW_THREADS;
 		result = st == CLV_OK
 		             ? wrap_outputs(x.outputs, o->g->outputs.n, x.numbers, o->g->out_places.at, o->g->out_places.n)
