@@ -1,8 +1,9 @@
 """Which plan serves a call: a dispatcher in C (src/runtime/dispatch.h), and the recording of missing plans.
 
 A plan is for one *regime* (grad mode, train and eval flags, dtypes, layouts: all but the sizes of the inputs), for the
-sizes it is proven at, and for the values that it met at its guards. A call that meets another value there is undone
-(src/exec/undo.c), and a plan that was recorded with that value serves it."""
+sizes it is proven at, and for the values that it met at its guards. Where a call meets another value, a plan that was
+recorded with that value goes on with the run (src/exec/resume.h), or serves the call after the run was taken back
+(src/exec/undo.c)."""
 
 from __future__ import annotations
 
@@ -96,12 +97,15 @@ class Variants(Generic[P]):
 class Served(Generic[P, T]):
     """The plans of a model, for whatever calls them."""
 
-    def __init__(self, name: str, limit: int, records: bool, make: Callable[[Any, Any, Any], P]) -> None:
+    def __init__(
+        self, name: str, limit: int, records: bool, make: Callable[[Any, Any, Any], P], goes_on: bool = False
+    ) -> None:
         """records: what the model does on other data is recorded when a call needs it. make(variants, args, kwargs):
-        captures the model as it is."""
+        captures the model as it is. goes_on: a plan is run by one program, and changes nothing but by it: where a guard
+        ends the run, another plan goes on with it."""
         self.name, self.limit, self.records, self.make = name, limit, records, make
         self.regimes: dict[Regime, Variants[P]] = {}  # those of regimes that were met; other threads may add some
-        self.dispatch = _native.Dispatcher(limit, self._evicted)
+        self.dispatch = _native.Dispatcher(limit, self._evicted, goes_on)
         self._reason = ""  # why there are so many
 
     def variants(self, regime: Regime) -> Variants[P]:

@@ -9,6 +9,7 @@ typedef struct DispatcherObject {
 	dispatch *d;
 	PyObject *regimes; /* dict: regime -> its number */
 	uint32_t nregimes; /* that ever were */
+	bool goes_on;      /* payloads run one program, where runs go on (runtime/handover.h) */
 	PyObject *evicted; /* called with a payload that had to give way */
 	PyObject *gone;    /* list: payloads that `evicted` is still to be called with */
 	PyThread_type_lock recording;
@@ -26,17 +27,19 @@ static void note_evicted(void *owner, void *payload)
 		PyErr_Clear(); /* it is gone all the same */
 }
 
-/* Dispatcher(limit, evicted) */
+/* Dispatcher(limit, evicted, goes_on=False) */
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	unsigned limit;
 	PyObject *evicted;
-	if (!PyArg_ParseTuple(args, "IO", &limit, &evicted))
+	int goes_on = 0;
+	if (!PyArg_ParseTuple(args, "IO|p", &limit, &evicted, &goes_on))
 		return NULL;
 	DispatcherObject *o = (DispatcherObject *)type->tp_alloc(type, 0);
 	if (!o)
 		return NULL;
 	o->evicted = Py_NewRef(evicted);
+	o->goes_on = goes_on != 0;
 	o->regimes = PyDict_New();
 	o->gone = PyList_New(0);
 	o->recording = PyThread_allocate_lock();
@@ -397,6 +400,7 @@ static PyObject *dispatcher_serve(DispatcherObject *o, PyObject *const *args, Py
 	c.query.npoint = p.n;
 	c.first = args[FIRST] == Py_None ? NULL : args[FIRST];
 	c.in_order = args[IN_ORDER] == Py_True;
+	c.hands_over = o->goes_on;
 	clv_status st = dispatch_serve(o->d, &c);
 	Py_XDECREF(s.made);
 	if (st == CLV_OK || PyErr_Occurred()) {
@@ -407,7 +411,8 @@ static PyObject *dispatcher_serve(DispatcherObject *o, PyObject *const *args, Py
 		Py_XDECREF(s.error);
 		return raise_status(st == CLV_E_NOT_FOUND ? CLV_E_INPUT : st);
 	}
-	PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
+	if (status_details()->undone || PyObject_SetAttrString(s.error, "undone", Py_False) == 0)
+		PyErr_SetObject((PyObject *)Py_TYPE(s.error), s.error);
 	Py_DECREF(s.error);
 	return NULL;
 }

@@ -1,6 +1,7 @@
 /* Program: runs a part of a plan on the live tensors of a model, after a check that the model is as it was. */
 #include "_native_segment.h"
 #include "exec/optimized.h"
+#include "runtime/handover.h"
 
 typedef struct Binding {
 	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
@@ -518,7 +519,9 @@ static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 	if (prepare(o, args, &x)) {
 		clv_status st;
 		Py_BEGIN_ALLOW_THREADS;
+		x.r.over = handover_enter();
 		st = program_run(o->g, &x.r);
+		handover_leave(x.r.over);
 		Py_END_ALLOW_THREADS;
 		result = st == CLV_OK
 		             ? wrap_outputs(x.outputs, o->g->outputs.n, x.numbers, o->g->out_places.at, o->g->out_places.n)

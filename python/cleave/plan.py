@@ -248,7 +248,7 @@ class Plan(_show.Shown, Drawable):
         self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads, "native": native}
         self._sized = sized
         self._example = example  # what other sizes are made of
-        self._served: Served[Variant, Ready] = Served(target.name, max_plans, record, self._record)
+        self._served: Served[Variant, Ready] = Served(target.name, max_plans, record, self._record, not graph)
         self._main = captured
         # Regimes are grad modes, and say more where the first plan refuses a call.
         grads = [grad for grad, serves in ((True, captured.with_grad), (False, captured.without_grad)) if serves]

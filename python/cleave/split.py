@@ -99,7 +99,9 @@ class SplitRuntime(_show.Shown, Drawable):
         self._target = Target(model)
         self._reader = Reader(self._target)
         self._example = example
-        self._served: Served[Cuts, Cut] = Served(self._target.name, want.max_plans, want.records, self._capture)
+        self._served: Served[Cuts, Cut] = Served(
+            self._target.name, want.max_plans, want.records, self._capture, want.mode not in ("compiled", "cuda_graph")
+        )
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _step.Steps(self._target)
         self._tied: Cut | None = None  # the last that trained parameters of both halves for a prefix elsewhere

@@ -8,6 +8,7 @@
 #include "exec/tolerance.h"
 #include "exec/code.h"
 #include "exec/native_way.h"
+#include "runtime/handover.h"
 
 /* Results of the part that is made once, or for sizes, and marks of what they were made of. */
 typedef struct kept {
@@ -630,7 +631,11 @@ static clv_status run_guards_and_main(const variant *x, turn *now)
 	uint32_t n = before->program->outputs.n;
 	if (n > FEW && !(made = mem_alloc(n * sizeof *made)))
 		return fail_nomem();
-	clv_status st = run_part(before, now, now->symbols, made);
+	run_spec alone = *now->r;
+	alone.over = NULL;
+	turn first = *now;
+	first.r = &alone;
+	clv_status st = run_part(before, &first, now->symbols, made);
 	if (st == CLV_OK)
 		st = run_main(x, now, made);
 	release_all(made, n);
@@ -657,8 +662,13 @@ clv_status variant_run(variant *x, const clv_program *g, const run_spec *r)
 {
 	turn now;
 	bool ready = r->guards || !x->parts[PART_GUARDS].program;
-	if (x->native)
-		return native_way_run(x->native, g, r);
+	if (x->native && r->over && r->over->left)
+		return handover_pass(r->over);
+	if (x->native) {
+		run_spec mine = *r;
+		mine.over = NULL;
+		return native_way_run(x->native, g, &mine);
+	}
 	if (r->guards)
 		TRY(check_guards(x, r));
 	if (x->checks)

@@ -8,6 +8,7 @@
 #include "exec/choice.h"
 #include "exec/native_way.h"
 #include "exec/optimized.h"
+#include "runtime/handover.h"
 
 enum { CAPTURED, SAFE, FAST, ROUNDS = 9, MOST_WORK = 512 };
 static const double GAIN = 0.97;    /* of what gives the same numbers: only what takes less is worth other ones */
@@ -521,10 +522,12 @@ static clv_status choose_on_run(optimizer *o, const clv_program *g, const run_sp
 	double start = clock_seconds();
 	TRY(program_run_plain(g, r));
 	double first_ms = (clock_seconds() - start) * 1e3;
+	run_spec rest = *r;
+	rest.over = NULL;
 	br_tensor **out = mem_alloc((g->outputs.n + 1) * sizeof *out);
 	if (!out)
 		return CLV_OK;
-	if (measure_candidates(o, g, r, first_ms, out) != CLV_OK) {
+	if (measure_candidates(o, g, &rest, first_ms, out) != CLV_OK) {
 		release_all(out, g->outputs.n);
 		let_others_go(o, SAFE);
 	}
@@ -534,7 +537,8 @@ static clv_status choose_on_run(optimizer *o, const clv_program *g, const run_sp
 
 clv_status optimizer_run(optimizer *o, const clv_program *g, const run_spec *r)
 {
-	if (atomic_load_explicit(&o->open, memory_order_acquire) && pthread_mutex_trylock(&o->lock) == 0) {
+	bool goes_on = r->over && r->over->left;
+	if (atomic_load_explicit(&o->open, memory_order_acquire) && !goes_on && pthread_mutex_trylock(&o->lock) == 0) {
 		clv_status st = CLV_OK;
 		bool mine = atomic_load(&o->open);
 		if (mine)

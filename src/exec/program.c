@@ -9,6 +9,7 @@
 #include "exec/code.h"
 #include "exec/native_part.h"
 #include "exec/optimized.h"
+#include "exec/resume.h"
 #include "exec/segment_check.h"
 #include "exec/undo.h"
 #include "plan/data.h"
@@ -744,6 +745,8 @@ static clv_status make_faster(clv_program *g, const program_spec *spec)
 	return spec->optimize ? optimizer_new(g, spec, &g->optimizer) : CLV_OK;
 }
 
+static _Atomic uint64_t ids;
+
 clv_status program_new(const plan *p, const program_spec *spec, clv_program **out)
 {
 	if (spec->first > spec->end || spec->end > p->nodes.n)
@@ -752,6 +755,7 @@ clv_status program_new(const plan *p, const program_spec *spec, clv_program **ou
 	TRY(br_team_check(spec->threads));
 	clv_program *g = mem_alloc(sizeof *g);
 	TRY_MEM(g);
+	g->id = atomic_fetch_add(&ids, 1);
 	lowering l = {.g = g, .spec = spec};
 	clv_status st = program_init(&l, p);
 	arena_free(&l.a);
@@ -798,6 +802,7 @@ void program_free(clv_program *g)
 	native_part_free(g->native);
 	apart_free(g->apart);
 	undo_free(g->undo);
+	beginnings_free(g);
 	pool_free(g->memory);
 	frame_free(atomic_load(&g->spare));
 	view_free(&g->v);

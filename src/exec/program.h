@@ -59,6 +59,7 @@ typedef struct frame {
 	int64_t *exprs;
 	bool *defined;
 	br_arg *hosts;
+	bool refused; /* a guard does not hold, and its step has been called */
 } frame;
 
 /* Calls the Python object of value `object`; fills results with new references. */
@@ -98,14 +99,16 @@ struct clv_program {
 	br_tensor **bound; /* per external: what clv_program_bind gave; owned */
 	node_names *names;
 	_Atomic(frame *) spare;
-	struct optimizer *optimizer; /* NULL: it runs as it is */
-	struct native_part *native;  /* runs it where no gradients are wanted; NULL: the tape does */
-	_Atomic(native_turn) turn;   /* whether it does already */
-	struct undo *undo;           /* what it changes before a guard may end its run; NULL: nothing */
-	struct apart *apart;         /* memory from outside that it writes; NULL: none */
-	bool assumes;                /* passes or compilers took that for apart from the rest */
-	int threads;                 /* that operators use in its runs; 0: as many as outside */
-	pool *memory;                /* for its runs without gradients; NULL: from wherever torch takes it */
+	struct optimizer *optimizer;        /* NULL: it runs as it is */
+	struct native_part *native;         /* runs it where no gradients are wanted; NULL: the tape does */
+	_Atomic(native_turn) turn;          /* whether it does already */
+	struct undo *undo;                  /* what it changes before a guard may end its run; NULL: nothing */
+	struct apart *apart;                /* memory from outside that it writes; NULL: none */
+	bool assumes;                       /* passes or compilers took that for apart from the rest */
+	int threads;                        /* that operators use in its runs; 0: as many as outside */
+	pool *memory;                       /* for its runs without gradients; NULL: from wherever torch takes it */
+	uint64_t id;                        /* no other program of the process ever has it */
+	VEC(struct beginning *) beginnings; /* that it shares with variants (resume.h) */
 };
 
 typedef struct program_spec {
@@ -169,8 +172,9 @@ typedef struct run_spec {
 	bool tapes;     /* segments run on their tapes */
 	python_fn python;
 	void *python_ctx;
-	run_place *place; /* told before each node; NULL: nobody looks */
-	segment_fn watch; /* segments run on their tape and are shown to it; NULL: compiled code runs */
+	run_place *place;      /* told before each node; NULL: nobody looks */
+	struct handover *over; /* where a run is left that a guard ends; NULL: it is taken back */
+	segment_fn watch;      /* segments run on their tape and are shown to it; NULL: compiled code runs */
 	void *watch_ctx;
 } run_spec;
 

@@ -8,8 +8,8 @@
 #include "exec/code.h"
 #include "exec/native_check.h"
 #include "exec/optimized.h"
-#include "exec/undo.h"
 #include "exec/program.h"
+#include "exec/resume.h"
 
 #include <stdio.h>
 #include <pthread.h>
@@ -56,7 +56,7 @@ static frame *frame_take(const clv_program *g)
 	return f ? f : frame_new(g);
 }
 
-static void frame_give(const clv_program *g, frame *f)
+void frame_give(const clv_program *g, frame *f)
 {
 	frame_free(atomic_exchange(&((clv_program *)g)->spare, f));
 }
@@ -134,6 +134,11 @@ static clv_status eval_numbers(const clv_program *g, frame *f, bool later)
 		f->numbers[i] = (br_arg){.kind = BR_NONE};
 	}
 	return CLV_OK;
+}
+
+clv_status frame_read_data(const clv_program *g, frame *f)
+{
+	return eval_numbers(g, f, true);
 }
 
 static clv_status eval_sizes(const clv_program *g, const run_spec *r, frame *f)
@@ -395,6 +400,14 @@ static clv_status keep_data(const clv_program *g, const step *s, frame *f)
 	return s->nreads ? eval_numbers(g, f, true) : CLV_OK;
 }
 
+clv_status step_checks(const clv_program *g, const step *s, frame *f)
+{
+	clv_status st = s->kind == STEP_GUARD_EQUAL ? run_guard_equal(g, s, f) : CLV_OK;
+	if (st == CLV_OK && (s->nreads || s->nkeeps))
+		st = keep_data(g, s, f);
+	return st == CLV_OK && s->nchecks ? run_checks(g, s, f) : st;
+}
+
 /* The tensors of the model that a segment reads, and what counts writes of them, in room for both; NULL: nobody asks for them. */
 static clv_status find_externals(const clv_program *g, const step *s, const frame *f, const run_spec *r,
                                  br_tensor ***out)
@@ -529,23 +542,28 @@ static clv_status run_segment(const clv_program *g, const step *s, frame *f, con
 	return st;
 }
 
-static clv_status run_step(const clv_program *g, const step *s, frame *f, const run_spec *r)
+static void release_after(const clv_program *g, const step *s, frame *f)
 {
-	clv_status st = s->kind == STEP_CALL      ? br_call(s->site, f->slots, f->numbers, f->hosts)
-	                : s->kind == STEP_PYTHON  ? run_python(g, s, f, r)
-	                : s->kind == STEP_SEGMENT ? run_segment(g, s, f, r)
-	                                          : run_guard_equal(g, s, f);
-	if (st == CLV_OK && (s->nreads || s->nkeeps))
-		st = keep_data(g, s, f);
-	if (st == CLV_OK && s->nchecks)
-		st = run_checks(g, s, f);
-	if (st != CLV_OK)
-		return s->kind == STEP_SEGMENT ? st : call_failed_at(g->p, g->names, s->node, st); /* its tape said where */
 	for (uint32_t i = 0; i < s->nfrees; i++) {
 		uint32_t slot = g->frees.at[s->frees + i];
 		br_unref(f->slots[slot]);
 		f->slots[slot] = NULL;
 	}
+}
+
+static clv_status run_step(const clv_program *g, const step *s, frame *f, const run_spec *r)
+{
+	clv_status st = s->kind == STEP_CALL      ? br_call(s->site, f->slots, f->numbers, f->hosts)
+	                : s->kind == STEP_PYTHON  ? run_python(g, s, f, r)
+	                : s->kind == STEP_SEGMENT ? run_segment(g, s, f, r)
+	                                          : CLV_OK;
+	if (st == CLV_OK) {
+		st = step_checks(g, s, f);
+		f->refused = st == CLV_E_GUARD;
+	}
+	if (st != CLV_OK)
+		return s->kind == STEP_SEGMENT ? st : call_failed_at(g->p, g->names, s->node, st); /* its tape said where */
+	release_after(g, s, f);
 	return CLV_OK;
 }
 
@@ -671,36 +689,57 @@ static void flags_leave(const clv_program *g)
 	pthread_mutex_unlock(&flags_turn);
 }
 
-static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, pool_run *memory)
+/* A run on its way through the steps. */
+typedef struct walk {
+	const clv_program *g;
+	frame *f;
+	const run_spec *r;
+	pool_run *memory;
+	bool limited, sized;
+	context_id now;
+	br_modes ambient;
+} walk;
+
+static inline clv_status walk_step(walk *w, uint32_t i)
+{
+	const clv_program *g = w->g;
+	const step *s = &g->steps.at[i];
+	if (s->context != w->now) {
+		enter_context(g, w->now, s->context, &w->ambient);
+		w->now = s->context;
+	}
+	if (w->memory)
+		pool_step(w->memory, i + 1);
+	if (w->r->place)
+		call_tell_place(g->p, g->names, s->node, w->r->place);
+	if (w->limited)
+		TRY(limits_check());
+	TRY(w->r->times ? run_timed(g, i, w->f, w->r) : run_step(g, s, w->f, w->r));
+	return w->sized ? check_result_sizes(g, s, w->f) : CLV_OK;
+}
+
+/* from: what another program has done of it; NULL: nothing. *at: the last step that was begun. */
+static clv_status run_steps(const clv_program *g, frame *f, const run_spec *r, pool_run *memory, const beginning *from,
+                            uint32_t *at)
 {
 	clv_status st = CLV_OK;
-	bool limited = limits_here(), sized = limits_bytes();
+	walk w = {g, f, r, memory, limits_here(), limits_bytes(), NONE, {0}};
 	br_kept before;
 	if (g->resizes)
 		br_keep_sizes(r->inputs, g->v.inputs.n, &before);
-	context_id now = NONE;
-	br_modes ambient;
 	br_autocast saved;
-	flags_enter(g, &ambient);
+	flags_enter(g, &w.ambient);
 	if (g->autocast)
 		br_autocast_enter(&saved);
-	for (uint32_t i = 0; i < g->steps.n && st == CLV_OK; i++) {
-		const step *s = &g->steps.at[i];
-		if (s->context != now) {
-			enter_context(g, now, s->context, &ambient);
-			now = s->context;
-		}
-		if (memory)
-			pool_step(memory, i + 1);
-		if (r->place)
-			call_tell_place(g->p, g->names, s->node, r->place);
-		st = limited ? limits_check() : CLV_OK;
-		if (st == CLV_OK)
-			st = r->times ? run_timed(g, i, f, r) : run_step(g, s, f, r);
-		if (st == CLV_OK && sized)
-			st = check_result_sizes(g, s, f);
+	for (uint32_t i = 0; from && i < from->again.n && st == CLV_OK; i++)
+		st = walk_step(&w, from->again.at[i]);
+	if (from && st == CLV_OK)
+		release_after(g, &g->steps.at[from->joined], f);
+	for (uint32_t i = from ? from->joined + 1 : 0; i < g->steps.n && st == CLV_OK; i++) {
+		*at = i;
+		st = walk_step(&w, i);
 	}
-	br_modes_set(&ambient, now == NONE ? 0 : g->p->contexts.at[now].flags_mask);
+	br_modes_set(&w.ambient, w.now == NONE ? 0 : g->p->contexts.at[w.now].flags_mask);
 	flags_leave(g);
 	if (g->autocast)
 		br_autocast_exit(&saved);
@@ -720,7 +759,7 @@ static void give_outputs(const clv_program *g, const frame *f, br_tensor **outpu
 }
 
 /* Inputs and externals are borrowed; everything else the frame owns. */
-static void clear_frame(const clv_program *g, frame *f)
+void clear_frame(const clv_program *g, frame *f)
 {
 	uint32_t borrowed = g->v.inputs.n + g->v.externals.n;
 	for (uint32_t i = 0; i < g->cloned.n; i++) {
@@ -786,15 +825,25 @@ static pool_run *enter_pool(const clv_program *g, const run_spec *r, const frame
 clv_status program_run_plain(const clv_program *g, const run_spec *r)
 {
 	frame *f;
+	const beginning *from = NULL;
+	uint32_t at = 0;
+	clv_status st = CLV_OK;
 	TRY(frame_load(g, r, &f));
-	pool_run *memory = enter_pool(g, r, f);
-	clv_status st = clone_written(g, r, f);
+	bool goes_on = r->over && r->over->left;
+	if (goes_on)
+		st = resume_take(r->over, g, r, f, &from);
+	pool_run *memory = st == CLV_OK ? enter_pool(g, r, f) : NULL;
+	if (!goes_on)
+		st = clone_written(g, r, f);
+	f->refused = false;
 	if (st == CLV_OK)
-		st = run_steps(g, f, r, memory);
+		st = run_steps(g, f, r, memory, from, &at);
 	if (st == CLV_OK)
 		give_outputs(g, f, r->outputs, r->numbers);
+	else if (f->refused && r->over && resume_leave(r->over, g, r, f, at, memory))
+		return st;
 	clear_frame(g, f);
-	br_pool_leave(memory, st == CLV_OK);
+	br_pool_leave(memory, st == CLV_OK && !goes_on);
 	frame_give(g, f);
 	return st;
 }
@@ -829,10 +878,14 @@ static clv_status run_natively(const clv_program *g, const run_spec *r)
 	native_turn turn = atomic_load_explicit(&g->turn, memory_order_acquire);
 	if (turn == NATIVE_WAITS)
 		return program_run_plain(g, r);
+	if (r->over && r->over->left)
+		return handover_pass(r->over);
 	TRY(program_check_run(g, r));
 	if (turn == NATIVE_RUNS)
 		return native_part_run(g->native, r);
-	TRY(native_check(&engine_native, g->native, g, r));
+	run_spec mine = *r;
+	mine.over = NULL;
+	TRY(native_check(&engine_native, g->native, g, &mine));
 	atomic_store_explicit(&((clv_program *)g)->turn, NATIVE_RUNS, memory_order_release);
 	return CLV_OK;
 }
@@ -860,17 +913,43 @@ static clv_status run_in_team(const clv_program *g, const run_spec *r)
 	return st;
 }
 
+/* In a call whose runs go on where others were left. What they changed is taken back when no plan does. */
+static clv_status run_in_call(const clv_program *g, const run_spec *r)
+{
+	handover *h = r->over;
+	bool waits = h->left != NULL, notes = g->undo && !r->guards, whole;
+	uint32_t taken = h->taken;
+	h->passed = waits;
+	if (notes) {
+		TRY(program_check_run(g, r));
+		TRY(resume_note(h, g->undo, r));
+	}
+	clv_status st = run_in_team(g, r);
+	if (waits && h->taken == taken) {
+		if (notes)
+			resume_forget(h);
+	} else if (st == CLV_E_GUARD && !h->left) {
+		bool undone = status_details()->undone;
+		clv_status put = handover_undo(h, &whole);
+		st = put == CLV_OK ? st : put;
+		status_details()->undone = undone && put == CLV_OK && whole;
+	}
+	return st;
+}
+
 static clv_status run_undoable(const clv_program *g, const run_spec *r)
 {
 	undo_log log;
-	bool whole;
+	bool whole = true;
+	if (r->over)
+		return run_in_call(g, r);
 	if (!g->undo || r->guards)
 		return run_in_team(g, r);
 	TRY(program_check_run(g, r)); /* before copies are made of what may be no tensor of the plan's */
 	TRY(undo_begin(g->undo, r, &log));
 	clv_status st = run_in_team(g, r);
 	if (st == CLV_E_GUARD) {
-		clv_status put = undo_run(g->undo, r, &log, &whole);
+		clv_status put = undo_run(&log, &whole);
 		status_details()->undone &= put == CLV_OK && whole;
 		st = put == CLV_OK ? st : put;
 	}

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "exec/optimized.h"
+#include "runtime/handover.h"
 
 enum { FEW = 16 };
 
@@ -126,6 +127,21 @@ static clv_status own_outputs(br_tensor **outputs, uint32_t n, bool grad)
 	return CLV_OK;
 }
 
+/* Runs that draw take turns, and others may draw between two of them. */
+static bool goes_on(const void *program)
+{
+	return !((const taped *)program)->draws;
+}
+
+static clv_status run_program(const taped *t, run_spec *r)
+{
+	handover *h = handover_enter();
+	r->over = goes_on(t) ? h : NULL;
+	clv_status st = h && h->left && !r->over ? handover_pass(h) : program_run(t->g, r);
+	handover_leave(h);
+	return st;
+}
+
 /* On room for inputs and outputs. */
 static clv_status run_in(const taped *t, const run_call *c, br_tensor **room, clv_tensor **outputs)
 {
@@ -134,7 +150,7 @@ static clv_status run_in(const taped *t, const run_call *c, br_tensor **room, cl
 	run_spec spec;
 	TRY(make_spec(t, c, room, &spec));
 	spec.outputs = made;
-	TRY(program_run(g, &spec));
+	TRY(run_program(t, &spec));
 	clv_status st = own_outputs(made, g->outputs.n, t->trains);
 	for (uint32_t i = 0; g->writes_inputs && i < g->v.inputs.n && st == CLV_OK; i++)
 		st = br_refresh(c->inputs[i]);
@@ -245,6 +261,7 @@ const engine engine_tape = {.name = "tape",
                             .changed = tape_changed,
                             .segments = tape_segments,
                             .segment = tape_segment_state,
+                            .goes_on = goes_on,
                             .tensors = &tensors,
                             .sandbox = &tape_sandbox};
 

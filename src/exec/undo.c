@@ -114,12 +114,19 @@ void undo_free(undo *u)
 
 /* ---- around a run --------------------------------------------------------------------------------------------------- */
 
+static clv_status copy_one(br_tensor *t, undo_log *log)
+{
+	TRY(br_clone(t, false, &log->tensors[log->n]));
+	log->changed[log->n++] = br_ref(t);
+	return CLV_OK;
+}
+
 static clv_status copy_changed(const undo *u, const run_spec *r, undo_log *log)
 {
-	for (uint32_t i = 0; i < u->inputs.n; i++, log->n++)
-		TRY(br_clone(r->inputs[u->inputs.at[i]], false, &log->tensors[log->n]));
-	for (uint32_t i = 0; i < u->externals.n; i++, log->n++)
-		TRY(br_clone(r->externals[u->externals.at[i]], false, &log->tensors[log->n]));
+	for (uint32_t i = 0; i < u->inputs.n; i++)
+		TRY(copy_one(r->inputs[u->inputs.at[i]], log));
+	for (uint32_t i = 0; i < u->externals.n; i++)
+		TRY(copy_one(r->externals[u->externals.at[i]], log));
 	for (uint32_t i = 0; i < u->devices.n; i++, log->n++)
 		TRY(br_random_get(u->devices.at[i], &log->tensors[log->n]));
 	return CLV_OK;
@@ -127,8 +134,10 @@ static clv_status copy_changed(const undo *u, const run_spec *r, undo_log *log)
 
 clv_status undo_begin(const undo *u, const run_spec *r, undo_log *log)
 {
-	*log = (undo_log){.tensors = mem_alloc((u->inputs.n + u->externals.n + u->devices.n + 1) * sizeof *log->tensors)};
+	uint32_t n = u->inputs.n + u->externals.n + u->devices.n;
+	*log = (undo_log){.u = u, .tensors = mem_alloc((2 * n + 1) * sizeof *log->tensors)};
 	TRY_MEM(log->tensors);
+	log->changed = log->tensors + n;
 	clv_status st = copy_changed(u, r, log);
 	if (st != CLV_OK)
 		undo_end(log);
@@ -142,22 +151,22 @@ static clv_status put_back(const br_tensor *was, br_tensor *now, bool *whole)
 	return br_copy(was, now);
 }
 
-clv_status undo_run(const undo *u, const run_spec *r, const undo_log *log, bool *whole)
+clv_status undo_run(const undo_log *log, bool *whole)
 {
-	uint32_t k = 0;
-	*whole = !u->lost;
-	for (uint32_t i = 0; i < u->inputs.n; i++)
-		TRY(put_back(log->tensors[k++], r->inputs[u->inputs.at[i]], whole));
-	for (uint32_t i = 0; i < u->externals.n; i++)
-		TRY(put_back(log->tensors[k++], r->externals[u->externals.at[i]], whole));
-	for (uint32_t i = 0; i < u->devices.n; i++)
-		TRY(br_random_set(u->devices.at[i], log->tensors[k++]));
+	uint32_t k = 0, tensors = log->n - log->u->devices.n;
+	*whole &= !log->u->lost;
+	for (; k < tensors; k++)
+		TRY(put_back(log->tensors[k], log->changed[k], whole));
+	for (uint32_t i = 0; i < log->u->devices.n; i++)
+		TRY(br_random_set(log->u->devices.at[i], log->tensors[k++]));
 	return CLV_OK;
 }
 
 void undo_end(undo_log *log)
 {
-	for (uint32_t i = 0; i < log->n; i++)
+	for (uint32_t i = 0; i < log->n; i++) {
 		br_unref(log->tensors[i]);
+		br_unref(log->changed[i]);
+	}
 	mem_free(log->tensors);
 }

@@ -219,19 +219,28 @@ static bool results_same(const pair *q, uint32_t a, uint32_t b, uint32_t n, unsi
 	return true;
 }
 
-static bool node_same(const pair *q, const node *x, const node *y)
+bool pair_call(const pair *q, const node *x, const node *y)
 {
-	if (!pair_str(q, x->op, y->op) || !opt_str_same(q, x->at, y->at) || x->scope != y->scope || x->flags != y->flags)
+	if (!pair_str(q, x->op, y->op) || x->flags != y->flags || x->nargs != y->nargs || x->nresults != y->nresults ||
+	    x->nwrites != y->nwrites)
 		return false;
-	if (x->nargs != y->nargs || x->nresults != y->nresults || x->nwrites != y->nwrites)
-		return false;
-	if (!pair_context(q, x->context, y->context) || !args_same(q, x->args, y->args, x->nargs, 0) ||
-	    !args_same(q, x->results, y->results, x->nresults, 0))
+	if (!pair_context(q, x->context, y->context) || !args_same(q, x->args, y->args, x->nargs, 0))
 		return false;
 	for (uint32_t i = 0; i < x->nwrites; i++)
 		if (!label_same(q, q->a->ids.at[x->writes + i], q->b->ids.at[y->writes + i]))
 			return false;
-	return results_same(q, x->results, y->results, x->nresults, 0);
+	return true;
+}
+
+bool pair_results(const pair *q, const node *x, const node *y)
+{
+	return args_same(q, x->results, y->results, x->nresults, 0) &&
+	       results_same(q, x->results, y->results, x->nresults, 0);
+}
+
+static bool node_same(const pair *q, const node *x, const node *y)
+{
+	return pair_call(q, x, y) && opt_str_same(q, x->at, y->at) && x->scope == y->scope && pair_results(q, x, y);
 }
 
 static bool nodes_same(const pair *q, node_id end)

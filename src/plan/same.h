@@ -26,4 +26,6 @@ bool pair_str(const pair *q, str_id a, str_id b);
 bool pair_arg(const pair *q, const arg *x, const arg *y, unsigned depth); /* depth: 0 */
 bool pair_dims(const pair *q, uint32_t a, uint32_t b, uint32_t n);        /* NONE equals NONE */
 bool pair_context(const pair *q, context_id a, context_id b);
+bool pair_call(const pair *q, const node *x, const node *y);    /* the same operator, arguments, writes and modes */
+bool pair_results(const pair *q, const node *x, const node *y); /* the same types, sizes and guards of results */
 bool pair_leaf(const pair *q, const tree *x, const tree *y);

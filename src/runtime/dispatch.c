@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "runtime/handover.h"
 
 enum { MOST_MISSES = 3 }; /* of one call: its regime, its sizes, a guard */
 
@@ -265,14 +266,24 @@ typedef struct search {
 	const dispatch_call *c;
 	uint32_t first, tried, at; /* places in the list; `at`: of the last that was found */
 	uint64_t version;          /* of the list that they are places in */
-	bool begun, met_regime, met_sizes;
+	bool begun, met_regime, met_sizes, several;
 	VEC(refused) refused;
+	VEC(const void *) passed; /* that cannot go on where a run was left */
+	handover left;
 } search;
 
 static bool was_refused(const search *s, const void *payload)
 {
 	for (uint32_t i = 0; i < s->refused.n; i++)
 		if (s->refused.at[i].payload == payload)
+			return true;
+	return false;
+}
+
+static bool has_passed(const search *s, const void *payload)
+{
+	for (uint32_t i = 0; i < s->passed.n; i++)
+		if (s->passed.at[i] == payload)
 			return true;
 	return false;
 }
@@ -304,6 +315,7 @@ static entry *next_locked(dispatch *d, search *s)
 {
 	const dispatch_query *q = &s->c->query;
 	follow(d, s);
+	s->several = d->entries.n > 1;
 	while (s->tried < d->entries.n) {
 		uint32_t at = s->first + s->tried++;
 		s->at = at < d->entries.n ? at : at - d->entries.n;
@@ -312,7 +324,7 @@ static entry *next_locked(dispatch *d, search *s)
 		if (!answers(e, q))
 			continue;
 		s->met_sizes = true;
-		if (s->refused.n && was_refused(s, e->payload))
+		if ((s->refused.n && was_refused(s, e->payload)) || (s->passed.n && has_passed(s, e->payload)))
 			continue;
 		atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
 		return e;
@@ -338,8 +350,14 @@ static clv_status next(dispatch *d, search *s, entry **out)
 	}
 }
 
+/* What was left reads programs of the entries, which stay for it. */
 static void search_end(dispatch *d, search *s)
 {
+	bool whole;
+	if (s->left.left) /* something else than a guard ended the call, before a plan went on */
+		(void)handover_undo(&s->left, &whole);
+	handover_drop(&s->left);
+	vec_free(&s->passed);
 	for (uint32_t i = 0; i < s->refused.n; i++)
 		entry_unref(d, s->refused.at[i].e);
 	vec_free(&s->refused);
@@ -365,11 +383,12 @@ static void served(dispatch *d, const search *s, entry *e)
 }
 
 /* The entry of a payload, counted; NULL: it is gone. */
-static entry *entry_of(dispatch *d, const void *payload, uint32_t *at)
+static entry *entry_of(dispatch *d, const void *payload, uint32_t *at, bool *several)
 {
 	pthread_rwlock_rdlock(&d->lock);
 	*at = place_of(d, payload);
 	entry *e = *at < d->entries.n && d->entries.at[*at]->payload == payload ? d->entries.at[*at] : NULL;
+	*several = d->entries.n > 1;
 	if (e)
 		atomic_fetch_add(&e->refs, 1);
 	pthread_rwlock_unlock(&d->lock);
@@ -405,22 +424,55 @@ static clv_status story_tell(const story *t)
 	return st;
 }
 
+static clv_status run_one(search *s, void *payload)
+{
+	if (!s->c->hands_over || !s->several)
+		return s->c->run(s->c->ctx, payload);
+	s->left.passed = false;
+	handover_open(&s->left);
+	clv_status st = s->c->run(s->c->ctx, payload);
+	handover_close(&s->left);
+	return st;
+}
+
+/* From the beginning, those that passed too. */
+static void look_again(search *s)
+{
+	s->passed.n = 0;
+	s->begun = false;
+}
+
 /* Runs a payload. *over: that was the answer; else a guard refused, and another one may serve. Takes e. */
 static clv_status attempt(dispatch *d, search *s, story *t, entry *e, void *payload, bool *over)
 {
-	clv_status st = s->c->run(s->c->ctx, payload);
+	uint32_t taken = s->left.taken;
+	clv_status st = run_one(s, payload);
+	bool keeps = false;
 	*over = !guard_refused(st);
 	if (*over && st == CLV_OK && e)
 		served(d, s, e);
 	if (!*over) {
+		keeps = !s->left.passed;
 		st = story_keep(t);
 		if (st == CLV_OK)
-			st = vec_push(&s->refused, ((refused){e, payload}));
+			st = keeps ? vec_push(&s->refused, ((refused){e, payload})) : vec_push(&s->passed, payload);
+		if (s->left.taken != taken)
+			look_again(s);
 		*over = st != CLV_OK;
 	}
-	if (*over)
+	if (*over || !keeps)
 		entry_unref(d, e);
 	return st;
+}
+
+/* No plan goes on where a run was left: it is taken back, and those that are left begin. */
+static clv_status begin_again(search *s, story *t)
+{
+	bool whole;
+	TRY(handover_undo(&s->left, &whole));
+	look_again(s);
+	t->details.undone &= whole;
+	return whole ? CLV_OK : story_tell(t);
 }
 
 static clv_status serve(dispatch *d, search *s, story *t)
@@ -433,6 +485,10 @@ static clv_status serve(dispatch *d, search *s, story *t)
 		entry *e = NULL;
 		if (!payload)
 			TRY(next(d, s, &e));
+		if (!payload && !e && s->left.left) {
+			TRY(begin_again(s, t));
+			continue;
+		}
 		if (!payload && !e && c->miss && misses++ < MOST_MISSES) {
 			dispatch_answer found = {0};
 			TRY(c->miss(c->ctx, s->refused.n ? MISS_GUARD : s->met_regime ? MISS_SIZES : MISS_REGIME, &found));
@@ -444,7 +500,7 @@ static clv_status serve(dispatch *d, search *s, story *t)
 		if (!payload && !e)
 			return story_tell(t);
 		if (!e)
-			e = entry_of(d, payload, &s->at);
+			e = entry_of(d, payload, &s->at, &s->several);
 		st = attempt(d, s, t, e, e ? e->payload : payload, &over);
 		payload = NULL;
 	}

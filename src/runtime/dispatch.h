@@ -2,7 +2,8 @@
  *
  * A dispatch holds entries: a plan (an opaque payload), the regime it is for, the sizes it is proven for, and a name. A
  * plan also holds only for the values that it met at its guards, which nobody can tell before it runs: so a call runs
- * the entries for its regime and sizes in turn, from the one that served last, until none of its guards ends the run.
+ * the entries for its regime and sizes in turn, from the one that served last, until none of its guards ends the run: first
+ * those that go on where that was (handover.h), then the others, from the beginning.
  * Where none is left, the owner may record one more (the miss callback). Threads may call and add at once. */
 #pragma once
 
@@ -70,6 +71,7 @@ typedef struct dispatch_call {
 	dispatch_query query;
 	const void *first; /* a payload that is run first, whatever it is for; NULL: the one that served last */
 	bool in_order;     /* as they were added, rather than from the one that served last */
+	bool hands_over;   /* runs go on where others were left (handover.h), or pass */
 	/* CLV_OK: the payload takes this call; CLV_E_NOMEM ends the call. NULL: all that answer the query do. */
 	clv_status (*fits)(void *ctx, void *payload);
 	/* A run that a guard ended gives CLV_E_GUARD, with status_details()->undone where it left no trace. */

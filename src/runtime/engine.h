@@ -88,6 +88,8 @@ typedef struct engine {
 	uint32_t (*segments)(const void *program); /* compiled ones */
 	void (*segment)(const void *program, uint32_t i, clv_segment_state *out);
 	void (*packing)(const void *program, clv_packing_state *out); /* adds to it */
+	/* Its runs go on where those of other programs were left, or pass (handover.h). NULL: none do. */
+	bool (*goes_on)(const void *program);
 	const engine_tensors *tensors;
 	const engine_sandbox *sandbox;
 } engine;

@@ -6,6 +6,7 @@
 #include "base/limits.h"
 #include "base/options.h"
 #include "plan/intern.h"
+#include "runtime/handover.h"
 #include "sandbox/sandbox.h"
 
 /* ---- making one ------------------------------------------------------------------------------------------------- */
@@ -684,9 +685,22 @@ static clv_status run_picked(void *ctx, void *which)
 	return c->run(c->ctx, number_of(c->r, which));
 }
 
+/* Runs of a model with state are each alone with it, and others may come between two of them. */
+static bool goes_on(const runtime *r)
+{
+	bool all = r->engine->goes_on && !r->apart && !r->stateful;
+	for (uint32_t i = 0; all && i < r->plans.n; i++)
+		all = r->engine->goes_on(r->plans.at[i].program);
+	return all;
+}
+
 static dispatch_call call_of(picking *c)
 {
-	return (dispatch_call){.query = {.regime = 0, .npoint = DISPATCH_ANY}, .fits = serves, .run = run_picked, .ctx = c};
+	return (dispatch_call){.query = {.regime = 0, .npoint = DISPATCH_ANY},
+	                       .hands_over = goes_on(c->r),
+	                       .fits = serves,
+	                       .run = run_picked,
+	                       .ctx = c};
 }
 
 /* Runs the plan that serves, and others where a guard ends it. */
@@ -784,6 +798,15 @@ static clv_status run_program(const runtime *r, const runtime_plan *e, run_call 
 	return st;
 }
 
+/* Other runs may come between this one and the next: it is not left, and goes on with none. */
+static clv_status run_stateful(const runtime *r, const runtime_plan *e, run_call *call, clv_tensor **outputs)
+{
+	handover *h = handover_enter();
+	clv_status st = h && h->left ? handover_pass(h) : run_program(r, e, call, outputs);
+	handover_leave(h);
+	return st;
+}
+
 static clv_status run_locked(const runtime *r, const runtime_plan *e, run_call *call, clv_tensor **outputs)
 {
 	pthread_rwlock_t *lock = &((runtime *)r)->lock;
@@ -795,7 +818,7 @@ static clv_status run_locked(const runtime *r, const runtime_plan *e, run_call *
 	if (call->version)
 		*call->version = r->weight_version;
 	if (st == CLV_OK)
-		st = run_program(r, e, call, outputs);
+		st = r->stateful ? run_stateful(r, e, call, outputs) : run_program(r, e, call, outputs);
 	if (st == CLV_OK && r->stateful) {
 		st = apply_rebinds((runtime *)r, e, outputs);
 		for (uint32_t i = 0; i < e->of.outputs.n && st != CLV_OK; i++)

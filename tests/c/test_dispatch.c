@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/dispatch.h"
+#include "runtime/handover.h"
 #include "support.h"
 
 /* A plan that holds for one value. */
@@ -138,6 +139,89 @@ static void a_guard_leads_to_the_next_from_the_one_that_served_last(void **state
 	assert_memory_equal(status_message(), "a guard of plan 3", 17); /* the first that refused */
 	assert_true(status_details()->undone);
 	dispatch_free(c.d);
+}
+
+/* Plans that leave runs: one is left by the first that runs; `takes` goes on with it, `passes` cannot. */
+typedef struct leaving {
+	int order[8], n; /* values of the plans that ran; negative: they passed */
+	int undone, dropped;
+	int takes; /* value of the plan that goes on; 0: none */
+	bool whole;
+} leaving;
+
+static leaving *leaves;
+
+static clv_status undo_left(handover *h, bool *whole)
+{
+	(void)h;
+	leaves->undone++;
+	*whole = leaves->whole;
+	return CLV_OK;
+}
+
+static void drop_left(handover *h)
+{
+	h->left = NULL;
+	leaves->dropped++;
+}
+
+static clv_status refuse(void)
+{
+	clv_status st = status_fail(CLV_E_GUARD, __FILE__, __LINE__, "a guard does not hold");
+	status_details()->undone = true;
+	return st;
+}
+
+static clv_status run_leaving(void *ctx, void *payload)
+{
+	static const handover_kind kind = {undo_left, drop_left};
+	leaving *l = ctx;
+	const fake *f = payload;
+	handover *h = handover_enter();
+	clv_status st = CLV_OK;
+	assert_non_null(h);
+	if (h->left && f->value != l->takes) {
+		l->order[l->n++] = -f->value;
+		st = handover_pass(h);
+	} else {
+		l->order[l->n++] = f->value;
+		if (h->left)
+			drop_left(h);
+		if (l->n == 1) {
+			h->kind = &kind;
+			h->left = l;
+			st = refuse();
+		}
+	}
+	handover_leave(h);
+	return st;
+}
+
+static void plans_that_go_on_are_asked_before_one_begins_again(void **state)
+{
+	(void)state;
+	fake a = {.value = 1}, b = {.value = 2}, c = {.value = 3};
+	dispatch *d = made(0, NULL);
+	put(d, 0, 8, RANK_MAIN, &a);
+	put(d, 0, 8, RANK_ONE_SIZE, &b);
+	put(d, 0, 8, RANK_ONE_SIZE, &c);
+	int64_t point = 8;
+	leaving l = {.takes = 3, .whole = true};
+	dispatch_call call = {
+		.query = {0, &point, 1, NULL}, .in_order = true, .hands_over = true, .run = run_leaving, .ctx = &l};
+	leaves = &l;
+	assert_int_equal(dispatch_serve(d, &call), CLV_OK);
+	assert_memory_equal(l.order, ((int[]){1, -2, 3}), 3 * sizeof(int));
+	assert_int_equal(l.undone, 0);
+	l = (leaving){.whole = true}; /* nobody goes on: it is undone, and the first that passed begins */
+	assert_int_equal(dispatch_serve(d, &call), CLV_OK);
+	assert_memory_equal(l.order, ((int[]){1, -2, -3, 2}), 4 * sizeof(int));
+	assert_int_equal(l.undone, 1);
+	l = (leaving){.whole = false}; /* not all of it could be: no other plan may begin */
+	assert_int_equal(dispatch_serve(d, &call), CLV_E_GUARD);
+	assert_false(status_details()->undone);
+	assert_int_equal(l.n, 3);
+	dispatch_free(d);
 }
 
 static void a_run_that_left_a_trace_ends_the_call(void **state)
@@ -339,6 +423,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_entry_for_regime_and_sizes_serves),
 		cmocka_unit_test(a_guard_leads_to_the_next_from_the_one_that_served_last),
+		cmocka_unit_test(plans_that_go_on_are_asked_before_one_begins_again),
 		cmocka_unit_test(a_run_that_left_a_trace_ends_the_call),
 		cmocka_unit_test(what_is_missing_is_recorded_once),
 		cmocka_unit_test(a_record_that_does_not_hold_either_is_not_tried_for_ever),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -522,3 +524,141 @@ def test_a_first_stage_decides_what_it_can_before_anything_runs(what: str, decid
     assert left == (not decided)
     assert plan is None or plan.effects(0, n).keys() == {"guard", "host"}
     assert plan is None or plan.node_count() == main.captured.plan.node_count()
+
+
+# ---- runs that go on in another plan
+
+
+def operators(run: Callable[[], Any]) -> tuple[Any, Counter[str]]:
+    """What a call gives, and how often it called each operator."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        out = run()
+    return out, Counter(event.name for event in profile.events())
+
+
+class Three(nn.Module):
+    """Three questions, with products, statistics and random draws before, between and after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.norm = nn.BatchNorm1d(4)
+        self.relu = nn.ReLU()
+        self.register_buffer("yes", torch.ones(1, dtype=torch.bool))
+
+    def forward(self, x: Tensor, asks: Tensor) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            x = F.dropout(self.norm(layer(x)), 0.3, self.training)
+            if i == 0:
+                x = self.relu(x)
+            elif bool((asks[i - 1] & self.yes).all()):
+                x = x + 1
+            else:
+                x = x * 2 - asks.sum()
+        return x
+
+
+ASKS = [torch.tensor(bits) for bits in itertools.product([True, False], repeat=3)]
+
+
+@modes
+@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
+@pytest.mark.parametrize("level", ["none", "safe"])
+def test_a_run_goes_on_where_a_guard_ended_another(training: bool, grad: bool, level: str) -> None:
+    """Products are as many as in eager: what the plans agree about is not repeated, whichever served last."""
+    torch.manual_seed(0)
+    model = Three().train(training)
+    twin = copy.deepcopy(model)
+    with torch.set_grad_enabled(grad):
+        plan = cleave.capture(model, (X, ASKS[0]), optimize=level, variants=[(X, asks) for asks in ASKS])
+        assert len(plan.every()) == len(ASKS)
+        for i, asks in enumerate(ASKS + ASKS[::-1] + ASKS[::3]):
+            torch.manual_seed(i)
+            want, eager = operators(lambda: twin(X, asks))
+            torch.manual_seed(i)
+            got, mine = operators(lambda: plan(X, asks))
+            assert torch.equal(got, want), f"call {i}"
+            assert mine["aten::addmm"] == eager["aten::addmm"] == 4
+            assert mine["aten::native_batch_norm"] == eager["aten::native_batch_norm"]
+            assert mine["aten::bernoulli_"] == eager["aten::bernoulli_"]
+            same_state(model, twin)
+            if grad:
+                for a, b in zip(
+                    torch.autograd.grad(got.sum(), list(model.parameters())),
+                    torch.autograd.grad(want.sum(), list(twin.parameters())),
+                    strict=True,
+                ):
+                    assert torch.equal(a, b), f"call {i}"
+
+
+def test_files_and_splits_go_on_too(tmp_path: Path) -> None:
+    model = Three().eval()
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=None)
+    with torch.no_grad():
+        runtime = cleave.prepare_split(model, example_inputs=(X, ASKS[0]), split=spec, variants=[(X, a) for a in ASKS])
+        plan = cleave.capture(model, (X, ASKS[0]), variants=[(X, asks) for asks in ASKS])
+        plan.save(tmp_path / "whole.clv")
+        prefix, suffix = (cleave.load(path) for path in runtime.save(tmp_path / "halves"))
+        for run in (
+            cleave.load(tmp_path / "whole.clv"),
+            lambda *inputs: runtime.run_suffix(runtime.run_prefix(*inputs)),
+            lambda *inputs: suffix.run_suffix(prefix.run_prefix(*inputs)),
+        ):
+            for asks in ASKS + ASKS[::3]:
+                got, counts = operators(lambda: run(X, asks))
+                assert torch.equal(got, model(X, asks))
+                assert counts["aten::addmm"] == 4
+
+
+def test_a_loop_goes_on_until_its_data_says_so() -> None:
+    model = nn.Linear(4, 4)
+    nn.init.eye_(model.weight)
+    nn.init.constant_(model.bias, 1.0)
+
+    def loop(x: Tensor) -> Tensor:
+        while x.max() < 6:
+            x = model(x)
+        return x.cos()
+
+    inputs = [torch.full((1, 4), float(n)) for n in (5, 3, 1, 4, 2)]
+    with torch.no_grad():
+        plan = cleave.capture(loop, inputs[0], variants=inputs)
+        for x in inputs + inputs[::-1]:
+            got, counts = operators(lambda: plan(x))
+            assert torch.equal(got, loop(x))
+            assert counts["aten::addmm"] == 6 - int(x[0, 0])
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no grad", "grad"])
+def test_a_way_may_need_what_another_has_released(grad: bool) -> None:
+    """It is computed again where that cannot be seen; with gradients, the run starts again."""
+    linear = nn.Linear(4, 4)
+
+    def model(x: Tensor, mask: Tensor) -> Tensor:
+        s = x.sin()
+        z = linear(x).exp()
+        return z + 1 if mask.all() else z * s
+
+    with torch.set_grad_enabled(grad):
+        plan = cleave.capture(model, (X, FULL), variants=[(X, PADDED)])
+        for mask in (FULL, PADDED, FULL, PADDED, PADDED):
+            got, counts = operators(lambda: plan(X, mask))
+            want = model(X, mask)
+            assert torch.equal(got, want)
+            assert grad or counts["aten::addmm"] == 1
+            if grad:
+                a, b = (torch.autograd.grad(t.sum(), linear.weight)[0] for t in (got, want))
+                assert torch.equal(a, b)
+
+
+def test_a_way_that_was_left_is_undone_before_another_is_recorded() -> None:
+    """Recording runs the model: it must not see what the run before has written."""
+    model = Three().train()
+    twin = copy.deepcopy(model)
+    plan = cleave.capture(model, (X, ASKS[0]), variants=[(X, ASKS[1])])
+    same_calls(plan, model, twin, [(X, asks) for asks in (ASKS[7], ASKS[0], ASKS[4], ASKS[7], ASKS[3])])
+    strict = cleave.capture(model, (X, ASKS[0]), on_guard="raise")
+    with pytest.raises(cleave.GuardError) as caught:
+        strict(X, ASKS[7])
+    assert caught.value.undone
+    same_state(model, twin)
