@@ -14,7 +14,11 @@ endfunction()
 
 if(CLEAVE_EDGE) # what is faster for being larger stays so
 	set_source_files_properties(src/native/simd/loops.c PROPERTIES COMPILE_OPTIONS -O2)
+	set_source_files_properties(src/native/simd/conv.c src/native/simd/gemm.c PROPERTIES COMPILE_OPTIONS -fno-unswitch-loops)
 	file(GLOB computing CONFIGURE_DEPENDS src/native/*.c)
+	foreach(file args engine image isa lower numbers op_distance op_fill op_host op_order op_view ops packed place program rules shaped widen)
+		list(REMOVE_ITEM computing ${CMAKE_CURRENT_SOURCE_DIR}/src/native/${file}.c)
+	endforeach()
 	set_source_files_properties(${computing} PROPERTIES COMPILE_OPTIONS -O2)
 	set_property(SOURCE src/file/narrow.c APPEND PROPERTY COMPILE_OPTIONS -O2)
 endif()

@@ -171,7 +171,8 @@ class Plans(Generic[T]):
         arguments = take_apart(self.target, args, kwargs)
         self.main.check_model()
         self.sized.check_inputs(arguments)
-        if [_layout(t) for t in arguments.leaves] != [layout for layout, _ in self.regime.inputs[: len(self.names)]]:
+        layouts = [layout for layout, _ in (self.regime.inputs or ())[: len(self.names)]]
+        if [_layout(t) for t in arguments.leaves] != layouts:
             raise LayoutError(
                 "an input is laid out in memory otherwise than at capture"
             )  # it belongs to another regime

@@ -456,8 +456,8 @@ class Sized:
         asks = "guard" in captured.plan.effects(0, captured.plan.node_count())
         if not asks or self._is_for(arguments, captured):
             return captured
-        kept = self.folding, self.may_fold, self.families, self.served, self.plans
-        self.as_given, self.families, self.served, self.plans = True, (), {}, ()
+        kept = self.folding, self.may_fold, self.families, self.plans
+        self.as_given, self.families, self.plans = True, (), ()
         try:
             other = self._unfolded(arguments)
             if self._is_for(arguments, other):
@@ -465,13 +465,13 @@ class Sized:
         except CleaveError as error:
             log.debug("with the rows of the example: %s", error)
         self.as_given = False
-        self.folding, self.may_fold, self.families, self.served, self.plans = kept
+        self.folding, self.may_fold, self.families, self.plans = kept
         return captured
 
     def _is_for(self, arguments: Arguments, captured: Captured) -> bool:
         """A plan with formulas serves the example, and the model does there what the plan does."""
         family = next((f for f in self.families if f.captured is captured), None)
-        if family is None or self.served.get(self.example) is not captured:
+        if family is None or self.example not in self.points_of(captured):
             return False
         work = self._capture(arguments)
         try:

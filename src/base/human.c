@@ -47,8 +47,15 @@ static size_t characters(const char *s)
 
 void strbuf_plain(strbuf *b, const char *s)
 {
-	for (; *s; s += utf8_control(s, 2) ? 2 : 1)
-		strbuf_putc(b, (unsigned char)*s < 0x20 || *s == 0x7F || utf8_control(s, 2) ? '?' : *s);
+	for (size_t left = strlen(s), n; left; s += n, left -= n) {
+		bool control = (unsigned char)*s < 0x20 || *s == 0x7F || utf8_control(s, left);
+		size_t length = utf8_length(s, left);
+		n = length ? length : 1;
+		if (control || !length)
+			strbuf_putc(b, '?');
+		else
+			strbuf_add(b, s, n);
+	}
 }
 
 static void put_spaces(strbuf *b, size_t n)

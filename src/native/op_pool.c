@@ -197,6 +197,8 @@ static clv_status lower_pool(lowering *l, node_id n)
 	s->p.mean = a.mean;
 	TRY(read_pool(l, n, &x, &a, &s->p.divisor));
 	TRY(image_expect(l, n, 0, type, a.spatial, x.size[1], a.out, &x, &form));
+	if (a.adaptive && a.mean && nt_numel(&form) && !nt_numel(low_at(l, in)))
+		return fail(CLV_E_UNSUPPORTED, "means of images without pixels");
 	TRY(image_input(l, in, a.spatial, &s->in));
 	TRY(image_output(l, n, 0, &form, a.spatial, &result, &s->out));
 	image_of(low_at(l, s->in), a.spatial, &x);

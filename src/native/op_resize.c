@@ -78,6 +78,11 @@ static float linear(float x)
 /* Inputs and weights of one output; gives how many. */
 static int64_t interpolate(const resize_args *a, int d, int64_t in, int64_t out, int64_t o, int64_t *at, float *weight)
 {
+	if (a->kind == LINEAR && in == out) { /* a copy: 0 times an infinite neighbour is no number */
+		at[0] = o;
+		weight[0] = 1;
+		return 1;
+	}
 	float ratio = ratio_of(a, d, in, out);
 	float x = a->corners ? ratio * (float)o : ((float)o + 0.5f) * ratio - 0.5f;
 	if (a->kind == LINEAR && x < 0)
@@ -85,8 +90,6 @@ static int64_t interpolate(const resize_args *a, int d, int64_t in, int64_t out,
 	int64_t i = floor_within(x, in - 1);
 	float t = x - (float)i;
 	t = t < 0 ? 0 : t > 1 ? 1 : t;
-	if (a->kind == LINEAR && in == out)
-		i = o, t = 0;
 	for (int64_t k = 0; k < (a->kind == LINEAR ? 2 : 4); k++) {
 		at[k] = clamp(a->kind == LINEAR ? i + k : i + k - 1, in);
 		weight[k] = a->kind == LINEAR ? (k ? t : 1 - t) : cubic((float)(k - 1) - t, -0.75f);

@@ -463,7 +463,7 @@ static inline bool tree_has_children(uint8_t kind)
 void plan_print(const plan *p, strbuf *b);
 void node_print(const plan *p, node_id n, strbuf *b); /* one line, no newline */
 void arg_print(const plan *p, const arg *a, strbuf *b);
-void value_label(const plan *p, value_id v, strbuf *b);  /* %5 @conv1.weight #2 */
+void value_label(const plan *p, value_id v, strbuf *b);             /* %5 @conv1.weight #2 */
 clv_status value_label_text(const plan *p, value_id v, char **out); /* caller frees with mem_free */
 void value_print_type(const plan *p, value_id v, strbuf *b);        /* f32[B,64] */
 clv_status plan_parse(const char *text, size_t n, plan **out);      /* hostile input; errors "line:col: …" */

@@ -76,11 +76,16 @@ static clv_status next(reader *r)
 /* Each once. */
 static void note_unused(reader *r, const char *name)
 {
+	enum { MOST = 2000 }; /* bytes, about */
 	strbuf *b = &r->c->unused;
+	if (b->n > MOST)
+		return;
 	strbuf_putc(b, '\0');
 	b->n -= !b->failed;
-	if (!b->failed && !http_has_word(b->at, name))
-		strbuf_printf(b, "%s%s", b->n ? ", " : "", name);
+	if (b->failed || http_has_word(b->at, name))
+		return;
+	strbuf_printf(b, "%s%s", b->n ? ", " : "", name);
+	strbuf_puts(b, b->n > MOST ? ", …" : "");
 }
 
 static clv_status take(reader *r, const char *path)

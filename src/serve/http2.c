@@ -225,6 +225,7 @@ static clv_status take_field(exchange *x, const char *name, size_t nname, const 
 	x->head_bytes += (uint32_t)(nname + ntext + 32);
 	if (x->head_bytes > x->s->o.max_head)
 		return fail(CLV_E_LIMIT, "the head of the request is too long");
+	TRY(exchange_hold(x, 2 * (nname + ntext) + 64)); /* a byte of HPACK may name a field of any length */
 	if (nname == 5 && !memcmp(name, ":path", 5))
 		return http_target(h, &x->arena, text, ntext);
 	if (nname == 7 && !memcmp(name, ":method", 7)) {

@@ -165,7 +165,11 @@ static bool ends_with(const char *s, const char *end)
 
 static bool is_name(const char *s)
 {
-	return s[0] && s[0] != '.' && !strchr(s, '/') && !strchr(s, '@');
+	size_t n = strlen(s);
+	for (size_t i = 0; i < n; i++) /* names go into logs and metrics */
+		if ((unsigned char)s[i] < 0x20 || s[i] == 0x7F || utf8_control(s + i, n - i))
+			return false;
+	return n && s[0] != '.' && !strchr(s, '/') && !strchr(s, '@') && utf8_valid(s, n);
 }
 
 static clv_status join(const char *folder, const char *name, char **out)

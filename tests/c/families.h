@@ -359,8 +359,10 @@ static inline clv_status family_inputs(const family_case *c, int64_t first, int6
 	int64_t sizes[8];
 	for (uint32_t i = 0; i < c->ninputs; i++) {
 		const value *x = &c->p->values.at[c->input[i]];
-		int64_t n = family_sizes(c->p, c->input[i], rows, sizes);
-		const char *at = (const char *)c->inputs[i] + n / rows * first * (int64_t)dtype_bytes(x->dtype);
+		int64_t more = family_sizes(c->p, c->input[i], rows + 1, sizes),
+				n = family_sizes(c->p, c->input[i], rows, sizes);
+		const char *at =
+			(const char *)c->inputs[i] + (more - n) * first * (int64_t)dtype_bytes(x->dtype); /* 0: all rows share it */
 		TRY(clv_tensor_from_data(at, dtype_name(x->dtype), x->ndim, sizes, &in[i]));
 	}
 	return CLV_OK;

@@ -551,7 +551,8 @@ def test_names_in_a_file_do_not_steer_the_terminal(tmp_path: Path, run: Run) -> 
     model = nn.Sequential()
     model.add_module("\x1b[31m", nn.Linear(4, 4))
     model.add_module("\x1b]0;title\x07\x9b31m", nn.Linear(4, 2))
-    cleave.capture(model.eval(), torch.ones(2, 4)).save(tmp_path / "model.clv", metadata={"note": "\x1b[2J", "\x1b[3J\x9b": "key"})
+    notes = {"note": "\x1b[2J", "\x1b[3J\x9b": "key"}
+    cleave.capture(model.eval(), torch.ones(2, 4)).save(tmp_path / "model.clv", metadata=notes)
     halves = ["-o", "prefix.clv", "suffix.clv"]
     for words in (
         ["inspect", "model.clv"],

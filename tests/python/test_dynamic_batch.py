@@ -86,7 +86,9 @@ def _first_rows(kind: str, size: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["negative", "equal rows", "zeros", "ones", "random"])
-@pytest.mark.parametrize("fn", [torch.relu, torch.sign, lambda x: x > 0, lambda x: (x - 1).relu()], ids=str)
+@pytest.mark.parametrize(
+    "fn", [torch.relu, torch.sign, lambda x: x > 0, lambda x: (x - 1).relu()], ids=["relu", "sign", "above", "shifted"]
+)
 def test_the_batch_of_a_square_example_is_its_first_dimension(kind: str, fn: Callable[..., Any]) -> None:
     """Where either dimension could be the batch, it is not the data of a row that decides."""
     for seed in range(4):

@@ -36,8 +36,9 @@ typedef struct tile {
 } tile;
 
 /* w pixels in `rows` rows, nv vectors of channels: constants in every call, so that sums are registers. */
-INLINE void tile_run(const panel_type type, const tile *t, const int w, const int rows, const int nv)
+INLINE void tile_run(const panel_kind kind, const tile *t, const int w, const int rows, const int nv)
 {
+	const int64_t each = kind_bytes(kind);
 	vf sum[2 * HALF][8];
 	if (w * rows > 2) /* what is stored at the end comes into the cache meanwhile */
 		UNROLL for (int i = 0; i < w * rows; i++) UNROLL for (int v = 0; v < nv; v += LINE)
@@ -50,18 +51,18 @@ INLINE void tile_run(const panel_type type, const tile *t, const int w, const in
 	const int64_t lda = t->lda, b_panel = t->b_panel;
 	for (int64_t r = 0; r < t->runs; r++) {
 		const float *a0 = t->a + t->offset[r].in, *a1 = a0 + t->a_row;
-		const char *b = t->b + t->offset[r].weight * (nv == 1 ? VF : PANEL) * panel_bytes(type);
+		const char *b = t->b + t->offset[r].weight * (nv == 1 ? VF : PANEL) * each;
 		const float *a[2][3] = {{a0, a0 + 3 * lda, a0 + 6 * lda}, {a1, a1 + 3 * lda, a1 + 6 * lda}};
 		for (int64_t k = 0; k < t->run; k++) {
 			vf x[8];
-			UNROLL for (int v = 0; v < nv; v++) x[v] = panel_load(type, b, (v / 2) * b_panel + v % 2 * VF);
+			UNROLL for (int v = 0; v < nv; v++) x[v] = panel_read(kind, t->type, b, (v / 2) * b_panel + v % 2 * VF);
 			UNROLL for (int i = 0; i < w * rows; i++)
 			{
 				vf pixel = vf_set1(a[i / w][i % w / 3][i % w % 3 * lda]);
 				UNROLL for (int v = 0; v < nv; v++) sum[i][v] = vf_fma(pixel, x[v], sum[i][v]);
 			}
 			UNROLL for (int i = 0; i < rows; i++) UNROLL for (int j = 0; j < (w + 2) / 3; j++) a[i][j]++;
-			b += (nv == 1 ? VF : PANEL) * panel_bytes(type);
+			b += (nv == 1 ? VF : PANEL) * each;
 		}
 	}
 	if (t->lanes >= nv * VF) {
@@ -102,12 +103,11 @@ typedef void tile_fn(const tile *t);
 	}
 #endif
 #define ALL_TILES(type) WITH_WIDTHS(TILES, type) TILE(type, 1, 1, 8) TILE(type, 2, 1, 4)
-ALL_TILES(F32)
-ALL_TILES(F16)
-ALL_TILES(BF16)
-static tile_fn *const tiles[3][HALF][2][2] = {TILE_ROWS(F32), TILE_ROWS(F16), TILE_ROWS(BF16)};
-static tile_fn *const one_pixel[] = {tile_F32_1_1_8, tile_F16_1_1_8, tile_BF16_1_1_8};
-static tile_fn *const two_pixels[] = {tile_F32_2_1_4, tile_F16_2_1_4, tile_BF16_2_1_4};
+ALL_TILES(WIDE)
+ALL_TILES(NARROW)
+static tile_fn *const tiles[2][HALF][2][2] = {TILE_ROWS(WIDE), TILE_ROWS(NARROW)};
+static tile_fn *const one_pixel[] = {tile_WIDE_1_1_8, tile_NARROW_1_1_8};
+static tile_fn *const two_pixels[] = {tile_WIDE_2_1_4, tile_NARROW_2_1_4};
 
 /* All tiles of a block of rows × width pixels, for the panel of t. */
 static void block_run(tile t, int64_t rows, int64_t width, int nv)
@@ -125,9 +125,9 @@ static void block_run(tile t, int64_t rows, int64_t width, int nv)
 		int64_t w = (width + left - 1) / left, r = 0;
 		tile u = t;
 		for (; r + 2 <= rows; r += 2, u.a += 2 * t.a_row, u.c += 2 * t.c_row)
-			tiles[t.type][w - 1][1][nv - 1](&u);
+			tiles[t.type != PANEL_F32][w - 1][1][nv - 1](&u);
 		if (r < rows)
-			tiles[t.type][w - 1][0][nv - 1](&u);
+			tiles[t.type != PANEL_F32][w - 1][0][nv - 1](&u);
 		t.a += w * t.lda;
 		t.c += w * t.ldc;
 		width -= w;
@@ -144,7 +144,7 @@ static int64_t few_pixels(const tile *t, int64_t rows, int64_t width, int64_t la
 		return 0;
 	tile u = *t;
 	u.lanes = panels * PANEL;
-	(width == 1 ? one_pixel : two_pixels)[t->type](&u);
+	(width == 1 ? one_pixel : two_pixels)[t->type != PANEL_F32](&u);
 	return panels;
 }
 

@@ -22,6 +22,7 @@ typedef struct strip {
 	int64_t k, a_row, a_k, b_k, b_panel, c_row;
 	const float *bias; /* NULL: none, or it comes with the last part */
 	bool more;         /* C holds the sum of the parts before */
+	panel_type type;
 } strip;
 
 INLINE void store(const strip *s, float *c, int64_t col, vf sum)
@@ -45,7 +46,7 @@ static void store_part(const strip *s, float *c, int64_t col, int64_t cols, cons
 
 /* `rows` rows, `panels` panels, `wide` vectors of each panel: constants, so that sums are registers. Pointers to every third
    row address all of them. `cols`: columns there are from here on; of one panel it may be fewer. */
-INLINE void tile(const panel_type type, const int rows, const int panels, const int wide, const strip *s,
+INLINE void tile(const panel_kind kind, const int rows, const int panels, const int wide, const strip *s,
                  const float *a, const char *b, float *c, int64_t col, int64_t cols)
 {
 	vf sum[ROWS][4 * WIDE];
@@ -60,9 +61,9 @@ INLINE void tile(const panel_type type, const int rows, const int panels, const 
 		vf x[4 * WIDE];
 		UNROLLED (v, panels * wide) {
 			int64_t where = v / wide * b_panel + v % wide * VF;
-			x[v] = panel_load(type, b, where);
+			x[v] = panel_read(kind, s->type, b, where);
 			if (rows <= ROWS / 2)
-				__builtin_prefetch(b + (where + AHEAD) * panel_bytes(type));
+				__builtin_prefetch(b + (where + AHEAD) * kind_bytes(kind));
 		}
 		UNROLLED (i, rows) {
 			vf y = vf_set1(at[i / 3][i % 3 * a_row]);
@@ -71,7 +72,7 @@ INLINE void tile(const panel_type type, const int rows, const int panels, const 
 		}
 		UNROLLED (i, (rows + 2) / 3)
 			at[i] += a_k;
-		b += b_k * panel_bytes(type);
+		b += b_k * kind_bytes(kind);
 	}
 	if (panels > 1 || cols >= wide * VF) {
 		UNROLLED (i, rows)
@@ -87,43 +88,38 @@ INLINE void tile(const panel_type type, const int rows, const int panels, const 
 }
 
 typedef void (*tile_fn)(const strip *s, const float *a, const char *b, float *c, int64_t col, int64_t cols);
-#define TILE(type, rows, panels, wide)                                                                                 \
-	static void tile_##type##_##rows##_##panels##_##wide(const strip *s, const float *a, const char *b, float *c,      \
+#define TILE(kind, rows, panels, wide)                                                                                 \
+	static void tile_##kind##_##rows##_##panels##_##wide(const strip *s, const float *a, const char *b, float *c,      \
 	                                                     int64_t col, int64_t cols)                                    \
 	{                                                                                                                  \
-		tile(PANEL_##type, rows, panels, wide, s, a, b, c, col, cols);                                                 \
+		tile(PANEL_##kind, rows, panels, wide, s, a, b, c, col, cols);                                                 \
 	}
-#define PANEL(rows) TILE(F32, rows, 1, 1) TILE(F32, rows, 1, 2)
+#define PANEL(rows) TILE(WIDE, rows, 1, 1) TILE(WIDE, rows, 1, 2)
 WITH_ROWS(PANEL)
-#define PANEL_ROW(rows) {tile_F32_##rows##_1_1, tile_F32_##rows##_1_2},
+#define PANEL_ROW(rows) {tile_WIDE_##rows##_1_1, tile_WIDE_##rows##_1_2},
 static const tile_fn one_panel[ROWS][WIDE] = {WITH_ROWS(PANEL_ROW)};
 
 /* A sum waits for the one before it: few rows need more panels to keep the units busy. They are what memory limits: with these
    16-bit panels are widened in registers. */
-#define WITH_TYPES(X, rows, panels) X(F32, rows, panels) X(F16, rows, panels) X(BF16, rows, panels)
-#define SEVERAL_TILE(type, rows, panels) TILE(type, rows, panels, 2)
-#define HALF_TILES(rows) TILE(F16, rows, 1, 1) TILE(F16, rows, 1, 2) TILE(BF16, rows, 1, 1) TILE(BF16, rows, 1, 2)
+#define FEW_TILES(rows, panels)                                                                                        \
+	TILE(WIDE, rows, panels, 2)                                                                                        \
+	TILE(NARROW, rows, panels, 2) TILE(NARROW, rows, 1, 1) TILE(NARROW, rows, 1, 2)
 #define FEW_ROWS(rows, panels)                                                                                         \
 	{                                                                                                                  \
-		panels, {tile_F32_##rows##_##panels##_2, tile_F16_##rows##_##panels##_2, tile_BF16_##rows##_##panels##_2},     \
+		panels, {tile_WIDE_##rows##_##panels##_2, tile_NARROW_##rows##_##panels##_2},                                  \
 		{                                                                                                              \
-			{tile_F32_##rows##_1_1, tile_F32_##rows##_1_2}, {tile_F16_##rows##_1_1, tile_F16_##rows##_1_2},            \
-				{tile_BF16_##rows##_1_1, tile_BF16_##rows##_1_2},                                                      \
+			{tile_WIDE_##rows##_1_1, tile_WIDE_##rows##_1_2}, {tile_NARROW_##rows##_1_1, tile_NARROW_##rows##_1_2},    \
 		}                                                                                                              \
 	}
-WITH_TYPES(SEVERAL_TILE, 1, 4)
-WITH_TYPES(SEVERAL_TILE, 2, 2)
-HALF_TILES(1)
-HALF_TILES(2)
+FEW_TILES(1, 4)
+FEW_TILES(2, 2)
 #if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
-WITH_TYPES(SEVERAL_TILE, 3, 2)
-WITH_TYPES(SEVERAL_TILE, 4, 2)
-HALF_TILES(3)
-HALF_TILES(4)
+FEW_TILES(3, 2)
+FEW_TILES(4, 2)
 #endif
 static const struct few_rows {
 	int panels;
-	tile_fn several[3], one[3][WIDE]; /* by type */
+	tile_fn several[2], one[2][WIDE]; /* by kind */
 } few_rows[] = {
 	FEW_ROWS(1, 4),
 	FEW_ROWS(2, 2),
@@ -160,8 +156,7 @@ static void widened(const gemm_block *g, strip s, int wide, int64_t from, const 
 	_Alignas(64) float part[PART * COLS];
 	for (int64_t k = 0; k < s.k; k++)
 		for (int v = 0; v < wide; v++)
-			vf_store(part + (k * wide + v) * VF, g->type == PANEL_F16 ? panel_load(PANEL_F16, b, k * s.b_k + v * VF)
-			                                                          : panel_load(PANEL_BF16, b, k * s.b_k + v * VF));
+			vf_store(part + (k * wide + v) * VF, panel_read(PANEL_NARROW, g->type, b, k * s.b_k + v * VF));
 	s.b_k = wide * VF;
 	all_rows(g, &s, NULL, wide, from, (const char *)part, col);
 }
@@ -169,11 +164,12 @@ static void widened(const gemm_block *g, strip s, int wide, int64_t from, const 
 /* Panels from column col on, for K from `from` to `end`; gives how many columns were done. */
 static int64_t some_panels(const gemm_block *g, int64_t from, int64_t end, int64_t col)
 {
-	strip s = {end - from, g->a_row, g->a_k, g->b_k, g->b_panel, g->c_row, end < g->k ? NULL : g->bias, from > 0};
+	strip s = {end - from, g->a_row, g->a_k, g->b_k, g->b_panel, g->c_row, end < g->k ? NULL : g->bias,
+	           from > 0,   g->type};
 	const struct few_rows *few = g->m <= FEW ? &few_rows[g->m - 1] : NULL;
 	const char *b = (const char *)g->b + col / COLS * g->b_panel * panel_bytes(g->type);
 	if (few && g->n - col >= few->panels * COLS) {
-		all_rows(g, &s, few->several[g->type], WIDE, from, b + from * s.b_k * panel_bytes(g->type), col);
+		all_rows(g, &s, few->several[g->type != PANEL_F32], WIDE, from, b + from * s.b_k * panel_bytes(g->type), col);
 		return few->panels * COLS;
 	}
 	int wide = g->n - col > VF ? WIDE : 1;
@@ -181,7 +177,7 @@ static int64_t some_panels(const gemm_block *g, int64_t from, int64_t end, int64
 		s.b_k = g->b_k_half;
 	b += from * s.b_k * panel_bytes(g->type);
 	if (g->type == PANEL_F32 || few)
-		all_rows(g, &s, few ? few->one[g->type][wide - 1] : NULL, wide, from, b, col);
+		all_rows(g, &s, few ? few->one[g->type != PANEL_F32][wide - 1] : NULL, wide, from, b, col);
 	else
 		widened(g, s, wide, from, b, col);
 	return COLS;

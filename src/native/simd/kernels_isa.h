@@ -36,6 +36,22 @@ static inline __attribute__((always_inline)) vf panel_load(const panel_type type
 	                            : vf_load_f16((const uint16_t *)(const void *)b + i);
 }
 
+/* Panels of f16 and bf16 share their tiles: which of the two it is, each load asks, beside many sums. */
+typedef enum panel_kind { PANEL_WIDE, PANEL_NARROW } panel_kind;
+
+static inline __attribute__((always_inline)) vf panel_read(const panel_kind kind, panel_type type, const char *b,
+                                                           int64_t i)
+{
+	return kind == PANEL_WIDE   ? panel_load(PANEL_F32, b, i)
+	       : type == PANEL_BF16 ? panel_load(PANEL_BF16, b, i)
+	                            : panel_load(PANEL_F16, b, i);
+}
+
+static inline __attribute__((always_inline)) int64_t kind_bytes(const panel_kind kind)
+{
+	return kind == PANEL_WIDE ? 4 : 2;
+}
+
 static inline __attribute__((always_inline)) int64_t panel_bytes(const panel_type type)
 {
 	return type == PANEL_F32 ? 4 : 2;
