@@ -651,24 +651,44 @@ static bool keeps_order(uint16_t op)
 	       op == OP_contiguous || op == OP_alias || op == OP_detach;
 }
 
-/* Strides are those of the memory in torch: it must be row-major, and the argument all of it. */
+static bool makes_rows(const plan *p, const node *n)
+{
+	const arg *format = n->nargs > 1 ? &p->args.at[n->args + 1] : NULL;
+	return n->op_id == OP_contiguous && (!format || (format->kind == ARG_MEMFMT && format->u.code == 0));
+}
+
+typedef struct order_walk {
+	const plan *p;
+	int left; /* nodes to look back */
+	bool rows;
+} order_walk;
+
+/* All of row-major memory in torch. Plans do not say the strides of results, which follow those of arguments. */
+static void see_order(void *ctx, value_id v)
+{
+	order_walk *w = ctx;
+	const value *x = &w->p->values.at[v];
+	const node *n = x->kind == VALUE_RESULT ? &w->p->nodes.at[x->def] : NULL;
+	order_walk before = {w->p, w->left - 1, true};
+	if (x->type != TYPE_TENSOR || !w->rows)
+		return;
+	w->rows = x->strides == NONE && w->left && (n || x->alias == NONE);
+	if (!w->rows || !n || makes_rows(w->p, n))
+		return;
+	if (keeps_order(n->op_id) || (op_rows[n->op_id].strides == STRIDES_EVERY && !n->nwrites && x->alias == NONE))
+		node_each_arg(w->p, x->def, see_order, &before);
+	else
+		before.rows = false;
+	w->rows = before.rows;
+}
+
 static const char *takes_as_strided(const plan *p, node_id n)
 {
 	const node *x = &p->nodes.at[n];
-	while (x->nargs && p->args.at[x->args].kind == ARG_VALUE) {
-		const value *v = &p->values.at[p->args.at[x->args].u.v];
-		if (v->strides != NONE || (v->alias != NONE && v->kind != VALUE_RESULT))
-			break;
-		/* A result keeps the order of memory of its arguments, which plans do not say. */
-		if (v->alias == NONE && v->kind == VALUE_RESULT && p->nodes.at[v->def].op_id != OP_contiguous)
-			break;
-		if (v->alias == NONE)
-			return NULL;
-		x = &p->nodes.at[v->def];
-		if (!keeps_order(x->op_id))
-			break;
-	}
-	return "its argument is a view, or may not be row-major";
+	order_walk w = {p, 6, x->nargs && p->args.at[x->args].kind == ARG_VALUE};
+	if (w.rows)
+		see_order(&w, p->args.at[x->args].u.v);
+	return w.rows ? NULL : "its argument is a view, or may not be row-major";
 }
 
 static clv_status lower_as_strided(lowering *l, node_id n)

@@ -548,7 +548,7 @@ def test_a_boundary_of_another_runtime_is_refused() -> None:
     with pytest.raises(cleave.InputError, match="weights"):
         other.train_suffix(boundary, y)
     _, grads = rt.train_suffix(boundary, y)
-    with pytest.raises(cleave.InputError, match="not of this runtime"):
+    with pytest.raises(cleave.InputError, match="not made by run_training_prefix of this runtime"):
         other.backward_prefix(boundary, grads)
     elsewhere = prepare(mlp().train(), x, at="after:1")
     with pytest.raises(cleave.InputError, match="belongs to split"):
