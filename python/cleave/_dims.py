@@ -312,8 +312,9 @@ def with_another_row(leaves: Sequence[torch.Tensor], batch: Sequence[Place], siz
         for row in dict.fromkeys((0, size - 1, size // 2)):
             made = list(leaves)
             for i, dim in batch:
-                made[i] = leaves[i].detach().clone(memory_format=torch.contiguous_format)
-                made[i].select(dim, row).copy_(other[i].detach().select(dim, row))
+                copy = leaves[i].detach().clone(memory_format=torch.contiguous_format)
+                copy.select(dim, row).copy_(other[i].detach().select(dim, row))
+                made[i] = copy.requires_grad_(leaves[i].requires_grad)  # the forward may ask
             yield OtherRow(row, made)
 
 

@@ -59,6 +59,13 @@ def _layout(t: torch.Tensor) -> Any:
     return None if t.is_contiguous() else t.stride()
 
 
+def _order(layout: Any) -> Any:
+    """The same at all sizes: the dimensions of strides, the outermost first."""
+    if not isinstance(layout, tuple):
+        return layout
+    return tuple(sorted(range(len(layout)), key=lambda d: -layout[d]))
+
+
 def _autocast(device: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
@@ -171,11 +178,9 @@ class Plans(Generic[T]):
         arguments = take_apart(self.target, args, kwargs)
         self.main.check_model()
         self.sized.check_inputs(arguments)
-        layouts = [layout for layout, _ in (self.regime.inputs or ())[: len(self.names)]]
-        if [_layout(t) for t in arguments.leaves] != layouts:
-            raise LayoutError(
-                "an input is laid out in memory otherwise than at capture"
-            )  # it belongs to another regime
+        orders = [_order(layout) for layout, _ in self.regime.inputs or ()]
+        if [_order(_layout(t)) for t in arguments.leaves] != orders:  # it belongs to another regime
+            raise LayoutError("an input is laid out in memory otherwise than at capture")
         return self._obtain(self.sized, arguments)
 
     def _obtain(self, sized: Sized, arguments: Arguments) -> T:
