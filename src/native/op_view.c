@@ -647,8 +647,8 @@ static clv_status lower_contiguous(lowering *l, node_id n)
 static bool keeps_order(uint16_t op)
 {
 	return op == OP_view || op == OP_reshape || op == OP__unsafe_view || op == OP_flatten_using_ints ||
-	       op == OP_unflatten_int || op == OP_unsqueeze || op == OP_squeeze || op == OP_squeeze_dim ||
-	       op == OP_contiguous || op == OP_alias || op == OP_detach;
+	       op == OP_unflatten_int || op == OP_unsqueeze || op == OP_squeeze || op == OP_squeeze_dim || op == OP_alias ||
+	       op == OP_detach;
 }
 
 static bool makes_rows(const plan *p, const node *n)

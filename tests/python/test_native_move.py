@@ -401,9 +401,14 @@ def test_every_type_is_moved(dtype: torch.dtype, tmp_path: Path) -> None:
 
 def test_as_strided_of_a_result_is_refused(tmp_path: Path) -> None:
     """It would see the order of memory, which torch chooses by that of the arguments."""
-    with torch.no_grad():
-        cleave.capture(Of(lambda x: x.sigmoid().as_strided((3, 2), (1, 3))), (torch.randn(2, 3).t(),)).save(
-            tmp_path / "m.clv"
-        )
-    with pytest.raises(cleave.CleaveError, match="may not be row-major"):
-        cleave.load(tmp_path / "m.clv", engine="native")
+    last = torch.channels_last
+    functions: list[tuple[Callable[..., Any], Tensor]] = [
+        (lambda x: x.sigmoid().as_strided((3, 2), (1, 3)), torch.randn(2, 3).t()),
+        (lambda x: x.contiguous(memory_format=last).as_strided((3, 2), (1, 3)), torch.randn(2, 3, 4, 5)),
+        (lambda x: x.to(memory_format=last).relu().as_strided((3, 2), (1, 3)), torch.randn(2, 3, 4, 5)),
+    ]
+    for fn, x in functions:
+        with torch.no_grad():
+            cleave.capture(Of(fn), (x,)).save(tmp_path / "m.clv")
+        with pytest.raises(cleave.CleaveError, match="may not be row-major"):
+            cleave.load(tmp_path / "m.clv", engine="native")
