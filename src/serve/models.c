@@ -288,13 +288,15 @@ static clv_status stamp_of(const char *path, uint64_t config, stamp *out)
 	return CLV_OK;
 }
 
-/* The file of a version, and what it is like. */
+/* The file of a version, NULL on failure, and what it is like. */
 static clv_status look_at(const model *m, const model_config *c, const version_name *v, char **path, stamp *when)
 {
 	TRY(find_file(m, v, path));
 	clv_status st = stamp_of(*path, c->digest, when);
-	if (st != CLV_OK)
+	if (st != CLV_OK) {
 		mem_free(*path);
+		*path = NULL;
+	}
 	return st;
 }
 

@@ -7,13 +7,14 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
-from serving import NEEDS_SERVER, SLOWNESS, infer_body, save_net, serving
+from serving import NEEDS_SERVER, PROGRAM, SLOWNESS, infer_body, save_net, serving
 
 import cleave
 
@@ -85,6 +86,27 @@ def test_tokens_say_who_may_call_what(folder, model, tmp_path):
         assert s.ask("POST", "/v2/repository/index", headers=bearer("net"))[0] == 403
         assert s.ask("POST", "/v2/repository/models/net/load", headers=bearer("all"))[0] == 403
         assert s.ask("GET", "/metrics")[0] == 401
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path):
+    done = subprocess.run([PROGRAM, "serve", tmp_path / "nope.clv"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "nope.clv: No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["hangup", "call"])
+def test_a_file_that_went_away_leaves_what_runs(folder, model, tmp_path, how):
+    shutil.copy(folder / "net.clv", tmp_path / "net.clv")
+    with serving(tmp_path / "net.clv", log=tmp_path / "log") as s:
+        (tmp_path / "net.clv").unlink()
+        if how == "hangup":
+            s.process.send_signal(signal.SIGHUP)
+            time.sleep(0.5)
+        else:
+            assert s.ask("POST", "/v2/repository/models/net/load")[0] != 200
+            wait_until(lambda: "cannot be loaded" in s.log.read_text())
+        assert s.ask("POST", "/v2/models/net/infer", *infer_body({"x": X}))[0] == 200
+        assert s.process.poll() is None
 
 
 def test_tokens_are_read_again_on_sighup(folder, model, tmp_path):
