@@ -25,6 +25,7 @@ from kit.link import section as link_section
 from kit.names import BATCH, EAGER, KINDS, TITLES, short_name
 from kit.native import HEADING, TEXT, native_table, read_native, summary
 from kit.native import heads as native_heads
+from kit.native import ratio as native_ratio
 from kit.results import Results, Row, read
 from kit.serving import section as serve_section
 from kit.text import GROWTH, Table, as_markdown, as_terminal, lines_table, number
@@ -33,6 +34,7 @@ BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 CHARTED = {  # ways in the charts; the colours are readable on white and on black
     "tape": "#f76707",
     "fast": "#e03131",
+    "native": "#f59f00",
     "graph": "#e64980",
     "compile": "#228be6",
     "freezing": "#4c6ef5",
@@ -159,8 +161,12 @@ def machine_text(head: dict[str, Any]) -> str:
 
 
 def charted_rows(results: Results, device: str) -> list[Row]:
-    """Whole models at one batch size. A network of tiny layers would set the scale for all: only if it is alone."""
-    rows = [row for row in results.of("whole", device) if row.ms(EAGER) is not None]
+    return at_one_batch(results.of("whole", device))
+
+
+def at_one_batch(rows: Sequence[Row]) -> list[Row]:
+    """Each model at one batch size. A network of tiny layers would set the scale for all: only if it is alone."""
+    rows = [row for row in rows if row.ms(EAGER) is not None]
     rows = [row for row in rows if row.model != "mlp"] or rows
     batches = sorted({row.batch for row in rows}, key=lambda batch: (batch != BATCH, batch))
     best: dict[str, Row] = {}
@@ -296,9 +302,13 @@ def ratios(rows: list[Row], way: str) -> list[float]:
     return [ratio for row in rows if (ratio := row.ratio(EAGER, way)) is not None]
 
 
-def overview(results: Results) -> tuple[str | None, str]:
-    """A chart of the ways that ran on most models of the CPU, and three sentences about it, for a README."""
-    cpu, gpu = charted_rows(results, "cpu"), charted_rows(results, "cuda")
+def overview(results: Results, native: Path | None) -> tuple[str | None, str]:
+    """A chart of the ways that ran on most models of the CPU, and three sentences about it, for a README. Of results of
+    bench/native.py, those with the most threads stand for the CPU."""
+    measured = read_native(native) if native else []
+    most = max((m.threads for m in measured), default=0)
+    cpu = at_one_batch([m.row for m in measured if m.threads == most]) or charted_rows(results, "cpu")
+    gpu = charted_rows(results, "cuda")
     ways = [way for way in CHARTED if cpu and len(ratios(cpu, way)) > 0.75 * len(cpu)]
     common = [row for row in cpu if all(row.ratio(EAGER, way) is not None for way in ways)]
     drawn = None
@@ -327,6 +337,9 @@ def overview(results: Results) -> tuple[str | None, str]:
     if ratios(cpu, "fast"):
         first.append(f'`optimize="fast"` is {spread(cpu, "fast")}, {off(cpu, "fast")}')
     sentences = ["; ".join(first) + " (CPU)."] if first else []
+    if beside := [found for row in cpu if (found := native_ratio(row)) is not None]:
+        times = f"{min(beside):.2f} to {max(beside):.2f} times as long as the faster of OpenVINO and ONNX Runtime"
+        sentences.append(f"The native engine, which needs no libtorch, takes {times}.")
     if ratios(gpu, "graph"):
         sentences.append(f"On a GPU, CUDA graphs are {spread(gpu, 'graph')}, {off(gpu, 'graph')}.")
     gone = {short_name(model) for device in DEVICE for model, _ in results.absent("whole", device)}
@@ -347,8 +360,8 @@ def readme_part(results: Results, bars: list[Bar], image: str | None, text: str)
     return picture + fill(text.strip(), 120, break_long_words=False, break_on_hyphens=False)
 
 
-def write_readme(results: Results, bars: list[Bar], path: Path) -> None:
-    drawn, text = overview(results)
+def write_readme(results: Results, bars: list[Bar], path: Path, native: Path | None = None) -> None:
+    drawn, text = overview(results, native)
     old, image = path.read_text(encoding="utf-8"), "docs/images/overview.svg" if drawn else None
     new = put_between(old, readme_part(results, bars, image, text))
     if drawn and image:
@@ -417,7 +430,7 @@ def main(argv: list[str] | None = None) -> int:
             "\nwritten:", *write_page(results, bars, options.page, notes, options.native, options.link, options.serve)
         )
     if options.readme:
-        write_readme(results, bars, options.readme)
+        write_readme(results, bars, options.readme, options.native)
     return 0
 
 

@@ -11,7 +11,7 @@ from .results import Row, read
 from .text import Table, number
 
 PEERS = ("openvino", "onnxruntime")
-WAYS = (EAGER, "fast", "native", *PEERS)
+WAYS = (EAGER, "tape", "fast", "native", *PEERS)
 
 HEADING = "The native engine beside OpenVINO and ONNX Runtime"
 TEXT = """All in f32 with constant weights packed ahead, and as many threads as the table says. Times are those of the
