@@ -370,6 +370,7 @@ typedef struct tokens tokens;
 clv_status tokens_load(const char *path, tokens **out);
 void tokens_free(tokens *l);
 bool tokens_know(exchange *x);
+uint32_t tokens_find(const exchange *x); /* the number of its token now; NONE: there is none, or it is not known */
 /* model NULL: all of them. change: it loads or unloads. */
 bool tokens_allow(exchange *x, const char *model, bool change);
 void tokens_owner(exchange *x); /* sets x->owner */
