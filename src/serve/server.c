@@ -449,7 +449,7 @@ static void look_at_times(server *s)
 		if (connection_is_late(c, now))
 			connection_free(c);
 		else
-			connection_watch(c);
+			connection_watch(c, now);
 	}
 }
 
