@@ -48,6 +48,22 @@ int hex_digit(char c)
 	return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+int hex_digit_any(char c)
+{
+	return hex_digit(c >= 'A' && c <= 'F' ? (char)(c + 'a' - 'A') : c);
+}
+
+bool hex_parse(const char *from, uint8_t *to, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		int high = hex_digit(from[2 * i]), low = high < 0 ? -1 : hex_digit(from[2 * i + 1]);
+		if (low < 0)
+			return false;
+		to[i] = (uint8_t)(high << 4 | low);
+	}
+	return true;
+}
+
 bool digest_equal(digest a, digest b)
 {
 	return a.high == b.high && a.low == b.low;

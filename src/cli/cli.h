@@ -130,6 +130,7 @@ typedef struct option {
 	const char *help;    /* one line */
 	size_t offset;       /* in the request */
 	const char *words;   /* "auto|always|never" */
+	int64_t most;        /* of whole numbers, counts and sizes; 0: any */
 	const char *preset;  /* read when the option is not given, and shown in the help; NULL: the request as it is */
 	uint32_t takes;      /* values after the option, of a list; 0: one */
 	bool optional;       /* of an argument */

@@ -4,7 +4,6 @@
 #include "feed.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -205,7 +204,7 @@ clv_runtime_options loading_options(const loading *o)
 	options.sandbox = o->sandbox ? CLV_SANDBOX_ON : o->no_sandbox ? CLV_SANDBOX_OFF : CLV_SANDBOX_AUTO;
 	options.optimize = o->optimize;
 	options.engine = o->engine;
-	options.threads = o->threads < INT_MAX ? (int)o->threads : INT_MAX;
+	options.threads = (int)o->threads;
 	return options;
 }
 

@@ -2,6 +2,8 @@
  * For commands that run models. */
 #pragma once
 
+#include <limits.h>
+
 #include "cli.h"
 
 typedef struct feeding {
@@ -38,7 +40,7 @@ typedef struct loading {
 		OPT_FILE("weights", 0, "FILE", field.weights,                                                                  \
 	             "safetensors file with parameters and buffers by name, for a file without weights or in place of "    \
 	             "its own"),                                                                                           \
-		OPT_COUNT("threads", 0, "N", field.threads, "threads per operator (default: all cores)"),                      \
+		OPT_COUNT("threads", 0, "N", field.threads, "threads per operator (default: all cores)", .most = INT_MAX),     \
 		OPT_WORD("optimize", 0, "LEVEL", field.optimize, "safe|none|fast",                                             \
 	             "how far plans may be rewritten; fast keeps results within a tolerance and tunes in the first run"),  \
 		OPT_TEXT("engine", 0, "NAME", field.engine,                                                                    \

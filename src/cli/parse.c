@@ -125,6 +125,11 @@ static bool read_symbol(const char *text, sizes *s)
 	return true;
 }
 
+static bool is_within(const option *o, const int64_t *n)
+{
+	return !o->most || *n <= o->most;
+}
+
 static bool read_value(const command *c, const option *o, const char *text, void *at)
 {
 	switch (o->type) {
@@ -134,9 +139,9 @@ static bool read_value(const command *c, const option *o, const char *text, void
 	case TYPE_FILE: *(const char **)at = text; return true;
 	case TYPE_TEXTS:
 	case TYPE_FILES: list_add(at, text); return true;
-	case TYPE_INT: return read_int(text, at);
-	case TYPE_COUNT: return read_count(text, at);
-	case TYPE_SIZE: return read_bytes(text, at);
+	case TYPE_INT: return read_int(text, at) && is_within(o, at);
+	case TYPE_COUNT: return read_count(text, at) && is_within(o, at);
+	case TYPE_SIZE: return read_bytes(text, at) && is_within(o, at);
 	case TYPE_FLOAT: return read_number(text, at);
 	case TYPE_SECONDS: return read_number(text, at) && *(double *)at >= 0 && !strchr(text, '%');
 	case TYPE_RATE: return read_rate(text, at);
@@ -183,6 +188,8 @@ static bool take_value(parser *p, const option *o, const char *name, const char 
 	else if (o->type == TYPE_SPEED)
 		complain("%s takes operations per second, or a file that `cleave bench --json` wrote: %s", name,
 		         clv_last_error());
+	else if (o->most && *(int64_t *)((char *)base + o->offset) > o->most)
+		complain("%s is %lld at most, not %s", name, (long long)o->most, text);
 	else if (shape_of(o))
 		complain("%s takes %s, not \"%s\"", name, shape_of(o), text);
 	return false;

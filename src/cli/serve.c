@@ -2,12 +2,10 @@
 #include "feed.h"
 
 typedef struct request {
+	clv_server_options o;
 	text_list models;
-	const char *repository, *host, *tls_cert, *tls_key, *tls_client_ca, *tokens, *log, *batching, *state;
-	int64_t port, http_port, grpc_port, metrics_port, workers, max_connections, max_per_address, max_head, max_streams,
-		max_queue, max_body, max_json, max_held, max_batch, max_sessions, max_session, session_memory;
-	double header_timeout, idle_timeout, drain_delay, drain_timeout, poll, session_idle;
-	bool insecure, check;
+	int64_t port, workers, max_connections, max_per_address, max_head, max_streams, max_queue, max_batch, max_sessions;
+	bool check;
 	loading loading;
 	opening opening;
 } request;
@@ -100,15 +98,16 @@ static void notify(const char *what)
 
 static int serve(const request *r, clv_server *s)
 {
-	const char *host = r->host ? r->host : "127.0.0.1";
-	const char *scheme = r->tls_cert ? "https" : "http";
+	const char *host = r->o.host ? r->o.host : "127.0.0.1", *scheme = r->o.tls_cert ? "https" : "http";
+	bool brackets = strchr(host, ':'); /* of an IPv6 address */
+	const char *open = brackets ? "[" : "", *close = brackets ? "]" : "";
 	uint16_t rest = clv_server_port(s), grpc = clv_server_grpc_port(s), metrics = clv_server_metrics_port(s);
 	if (rest)
-		note("serving at %s://%s:%u", scheme, host, rest);
+		note("serving at %s://%s%s%s:%u", scheme, open, host, close, rest);
 	if (grpc && grpc != rest)
-		note("serving gRPC at %s:%u", host, grpc);
+		note("serving gRPC at %s%s%s:%u", open, host, close, grpc);
 	if (metrics && metrics != rest)
-		note("serving metrics at %s://%s:%u/metrics", scheme, host, metrics);
+		note("serving metrics at %s://%s%s%s:%u/metrics", scheme, open, host, close, metrics);
 	handle_signals(s);
 	notify("READY=1");
 	clv_status st = clv_server_run(s);
@@ -124,32 +123,11 @@ static int run_serve(void *given)
 	const request *r = given;
 	clv_open_options open = open_options(&r->opening);
 	clv_runtime_options runtime = runtime_options(r);
-	clv_server_options o = CLV_SERVER_OPTIONS_INIT;
+	clv_server_options o = r->o;
 	clv_server *s;
-	if (r->http_port > UINT16_MAX || r->grpc_port > UINT16_MAX || r->metrics_port > UINT16_MAX) {
-		complain("a port is 65535 at most");
-		return EXIT_USAGE;
-	}
-	if (r->port > UINT16_MAX || r->workers > UINT16_MAX || r->max_batch > UINT16_MAX || r->max_sessions > UINT16_MAX) {
-		complain("--%s is too large", r->port > UINT16_MAX        ? "port"
-		                              : r->workers > UINT16_MAX   ? "workers"
-		                              : r->max_batch > UINT16_MAX ? "max-batch"
-		                                                          : "max-sessions");
-		return EXIT_USAGE;
-	}
 	o.models = r->models.at;
 	o.nmodels = r->models.n;
-	o.repository = r->repository;
-	o.host = r->host;
 	o.port = (uint16_t)r->port;
-	o.http_port = r->http_port;
-	o.grpc_port = r->grpc_port;
-	o.metrics_port = r->metrics_port;
-	o.tls_cert = r->tls_cert;
-	o.tls_key = r->tls_key;
-	o.tls_client_ca = r->tls_client_ca;
-	o.tokens = r->tokens;
-	o.insecure = r->insecure;
 	o.open = &open;
 	o.runtime = &runtime;
 	o.workers = (uint32_t)r->workers;
@@ -158,22 +136,8 @@ static int run_serve(void *given)
 	o.max_head = (uint32_t)r->max_head;
 	o.max_streams = (uint32_t)r->max_streams;
 	o.max_queue = (uint32_t)r->max_queue;
-	o.max_body = r->max_body;
-	o.max_json = r->max_json;
-	o.max_memory = r->max_held;
-	o.header_timeout = r->header_timeout;
-	o.idle_timeout = r->idle_timeout;
-	o.drain_delay = r->drain_delay;
-	o.drain_timeout = r->drain_timeout;
-	o.poll = r->poll;
-	o.log = r->log;
-	o.batching = r->batching;
 	o.max_batch = (uint32_t)r->max_batch;
-	o.state = r->state;
 	o.max_sessions = (uint32_t)r->max_sessions;
-	o.max_session = r->max_session;
-	o.session_memory = r->session_memory;
-	o.session_idle = r->session_idle;
 	ask_for_descriptors(r);
 	if (clv_server_create(&o, &s) != CLV_OK)
 		return fail_with(NULL);
@@ -187,7 +151,7 @@ static int run_serve(void *given)
 static int run_checked(void *given)
 {
 	const request *r = given;
-	if (!r->models.n && !r->repository) {
+	if (!r->models.n && !r->o.repository) {
 		complain("name a model file, or a --repository");
 		return EXIT_USAGE;
 	}
@@ -202,54 +166,57 @@ static const option arguments[] = {
 };
 
 static const option options[] = {
-	OPT_FILE("repository", 0, "FOLDER", repository, "serve the models in it: MODEL/VERSION/FILE.clv or MODEL.clv"),
+	OPT_FILE("repository", 0, "FOLDER", o.repository, "serve the models in it: MODEL/VERSION/FILE.clv or MODEL.clv"),
 	OPT_FLAG("check", 0, check, "load everything, report whether it can be served, and exit"),
 	OPT_GROUP("listening"),
-	OPT_TEXT("host", 0, "HOST", host, "address to listen on (default: 127.0.0.1)"),
-	OPT_INT("port", 0, "PORT", port, "port; 0 picks a free one and prints it", .preset = "8000"),
-	OPT_INT("http-port", 0, "PORT", http_port, "port for REST only, instead of --port; Triton uses 8000"),
-	OPT_INT("grpc-port", 0, "PORT", grpc_port, "port for gRPC only; Triton uses 8001"),
-	OPT_INT("metrics-port", 0, "PORT", metrics_port, "port for /metrics only; Triton uses 8002"),
-	OPT_FILE("tls-cert", 0, "FILE", tls_cert, "the server's certificate (PEM); turns on TLS 1.3"),
-	OPT_FILE("tls-key", 0, "FILE", tls_key, "its private key, PEM"),
-	OPT_FILE("tls-client-ca", 0, "FILE", tls_client_ca, "require client certificates signed by one of these (PEM)"),
-	OPT_FILE("tokens", 0, "FILE", tokens, "bearer tokens as SHA-256, with the models and rates that they allow"),
-	OPT_FLAG("insecure", 0, insecure, "allow listening beyond this machine without TLS and tokens"),
+	OPT_TEXT("host", 0, "HOST", o.host, "address to listen on (default: 127.0.0.1)"),
+	OPT_INT("port", 0, "PORT", port, "port; 0 picks a free one and prints it", .preset = "8000", .most = UINT16_MAX),
+	OPT_INT("http-port", 0, "PORT", o.http_port, "port for REST only, instead of --port; Triton uses 8000",
+            .most = UINT16_MAX),
+	OPT_INT("grpc-port", 0, "PORT", o.grpc_port, "port for gRPC only; Triton uses 8001", .most = UINT16_MAX),
+	OPT_INT("metrics-port", 0, "PORT", o.metrics_port, "port for /metrics only; Triton uses 8002", .most = UINT16_MAX),
+	OPT_FILE("tls-cert", 0, "FILE", o.tls_cert, "the server's certificate (PEM); turns on TLS 1.3"),
+	OPT_FILE("tls-key", 0, "FILE", o.tls_key, "its private key, PEM"),
+	OPT_FILE("tls-client-ca", 0, "FILE", o.tls_client_ca, "require client certificates signed by one of these (PEM)"),
+	OPT_FILE("tokens", 0, "FILE", o.tokens, "bearer tokens as SHA-256, with the models and rates that they allow"),
+	OPT_FLAG("insecure", 0, o.insecure, "allow listening beyond this machine without TLS and tokens"),
 	OPT_GROUP("limits"),
-	OPT_COUNT("workers", 0, "N", workers, "runs at a time", .preset = "1"),
-	OPT_SIZE("max-body", 0, "BYTES", max_body, "of one request", .preset = "64Mi"),
-	OPT_SIZE("max-json", 0, "BYTES", max_json, "limit on the JSON of one request, not counting binary tensors",
+	OPT_COUNT("workers", 0, "N", workers, "runs at a time", .preset = "1", .most = 1024),
+	OPT_SIZE("max-body", 0, "BYTES", o.max_body, "of one request", .preset = "64Mi"),
+	OPT_SIZE("max-json", 0, "BYTES", o.max_json, "limit on the JSON of one request, not counting binary tensors",
              .preset = "16Mi"),
-	OPT_SIZE("max-held", 0, "BYTES", max_held, "of all requests together", .preset = "1Gi"),
+	OPT_SIZE("max-held", 0, "BYTES", o.max_memory, "of all requests together", .preset = "1Gi"),
 	OPT_COUNT("max-connections", 0, "N", max_connections, "limit on open connections; further ones are closed at once",
-              .preset = "4096"),
-	OPT_COUNT("max-per-address", 0, "N", max_per_address, "the same for each client address (default: no limit)"),
-	OPT_SIZE("max-head", 0, "BYTES", max_head, "limit on the headers of a request, at most 32Ki", .preset = "32Ki"),
+              .preset = "4096", .most = UINT32_MAX),
+	OPT_COUNT("max-per-address", 0, "N", max_per_address, "the same for each client address (default: no limit)",
+              .most = UINT32_MAX),
+	OPT_SIZE("max-head", 0, "BYTES", max_head, "limit on the headers of a request, at most 32Ki", .preset = "32Ki",
+             .most = 32 << 10),
 	OPT_COUNT("max-streams", 0, "N", max_streams, "limit on concurrent requests over one HTTP/2 connection",
-              .preset = "128"),
+              .preset = "128", .most = UINT32_MAX),
 	OPT_COUNT("max-queue", 0, "N", max_queue, "limit on waiting requests; further ones are answered with 429",
-              .preset = "1024"),
-	OPT_SECONDS("header-timeout", 0, "S", header_timeout,
+              .preset = "1024", .most = UINT32_MAX),
+	OPT_SECONDS("header-timeout", 0, "S", o.header_timeout,
                 "time limit for receiving a request, plus a second for each 16 KiB of its body", .preset = "10"),
-	OPT_SECONDS("idle-timeout", 0, "S", idle_timeout, "time that a connection may stay idle", .preset = "75"),
-	OPT_SECONDS("drain-delay", 0, "S", drain_delay,
+	OPT_SECONDS("idle-timeout", 0, "S", o.idle_timeout, "time that a connection may stay idle", .preset = "75"),
+	OPT_SECONDS("drain-delay", 0, "S", o.drain_delay,
                 "time to go on serving after SIGTERM while no longer ready; a second signal ends it", .preset = "0"),
-	OPT_SECONDS("drain-timeout", 0, "S", drain_timeout, "time for open requests to finish once told to stop",
+	OPT_SECONDS("drain-timeout", 0, "S", o.drain_timeout, "time for open requests to finish once told to stop",
                 .preset = "30"),
-	OPT_SECONDS("poll", 0, "S", poll, "seconds between looks for changed files; 0 turns it off", .preset = "0"),
+	OPT_SECONDS("poll", 0, "S", o.poll, "seconds between looks for changed files; 0 turns it off", .preset = "0"),
 	OPT_GROUP("running"),
 	OPT_TEXT("device", 0, "DEVICE", loading.device, "where to run: cpu, cuda:0 (default: where it was captured)"),
 	OPT_COUNT("threads", 0, "N", loading.threads,
-              "threads per operator (default: all cores, divided among the workers)"),
+              "threads per operator (default: all cores, divided among the workers)", .most = INT_MAX),
 	OPT_WORD("optimize", 0, "LEVEL", loading.optimize, "safe|none|fast",
              "how far plans may be rewritten; fast keeps results within a tolerance"),
 	OPT_TEXT("engine", 0, "NAME", loading.engine,
              "tape (libtorch) or native (without libtorch); default: the first that can run it"),
-	OPT_WORD("batching", 0, "HOW", batching, "exact|fast|off",
+	OPT_WORD("batching", 0, "HOW", o.batching, "exact|fast|off",
              "run requests of several clients together where rows provably stay apart; exact only uses batch sizes "
              "that give the same bits as alone",
              .preset = "exact"),
-	OPT_COUNT("max-batch", 0, "N", max_batch, "limit on the rows of one run", .preset = "32"),
+	OPT_COUNT("max-batch", 0, "N", max_batch, "limit on the rows of one run", .preset = "32", .most = UINT16_MAX),
 	OPT_FLAG("unproven", 0, loading.unproven, "also run sizes at which the model was never recorded"),
 	OPT_FLAG("allow-compiled", 0, loading.allow_compiled, "run compiled parts made by others"),
 	OPT_FLAG("allow-signed", 0, loading.allow_signed, "the same, but only for files signed by a --trusted-key"),
@@ -260,22 +227,22 @@ static const option options[] = {
              "run models in processes that can only compute (default: only files that nobody vouches for)"),
 	NO_SANDBOX_OPTION(loading.no_sandbox),
 	OPT_GROUP("training"),
-	OPT_FILE("state", 0, "FOLDER", state, "where sessions of files that train are kept, safe from kill -9"),
-	OPT_COUNT("max-sessions", 0, "N", max_sessions, "more are answered with 429", .preset = "64"),
-	OPT_SIZE("max-session", 0, "BYTES", max_session, "of one session on disk", .preset = "4Gi"),
-	OPT_SIZE("session-memory", 0, "BYTES", session_memory,
+	OPT_FILE("state", 0, "FOLDER", o.state, "where sessions of files that train are kept, safe from kill -9"),
+	OPT_COUNT("max-sessions", 0, "N", max_sessions, "more are answered with 429", .preset = "64", .most = UINT16_MAX),
+	OPT_SIZE("max-session", 0, "BYTES", o.max_session, "of one session on disk", .preset = "4Gi"),
+	OPT_SIZE("session-memory", 0, "BYTES", o.session_memory,
              "memory for sessions; beyond it those unused longest wait on disk until they are asked for",
              .preset = "1Gi"),
-	OPT_SECONDS("session-idle", 0, "S", session_idle, "after which a session that nobody uses ends; 0: never",
+	OPT_SECONDS("session-idle", 0, "S", o.session_idle, "after which a session that nobody uses ends; 0: never",
                 .preset = "604800"),
 	OPT_GROUP("log"),
-	OPT_WORD("log", 0, "HOW", log, "text|json|off", "log a line per request to standard error", .preset = "text"),
+	OPT_WORD("log", 0, "HOW", o.log, "text|json|off", "log a line per request to standard error", .preset = "text"),
 	OPT_GROUP("model files"),
 	TRUST_OPTIONS(opening),
 	OPTION_END,
 };
 
-static const request initial = {.http_port = -1, .grpc_port = -1, .metrics_port = -1};
+static const request initial = {.o = CLV_SERVER_OPTIONS_INIT};
 
 const command command_serve = {
 	.name = "serve",

@@ -56,17 +56,6 @@ bool signature_is_there(const void *data, size_t n)
 #include <openssl/pem.h>
 #include <unistd.h>
 
-static bool read_digits(const char *from, uint8_t *to, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		int high = hex_digit(from[2 * i]), low = hex_digit(from[2 * i + 1]);
-		if (high < 0 || low < 0)
-			return false;
-		to[i] = (uint8_t)(high << 4 | low);
-	}
-	return true;
-}
-
 /* OpenSSL leaves its reasons in a queue of the thread, which the program may share. */
 static clv_status fail_openssl(const char *what)
 {
@@ -86,8 +75,8 @@ static clv_status print_fingerprint(const uint8_t key[KEY_BYTES], char out[FINGE
 
 static clv_status read_signature(const char *data, uint8_t key[KEY_BYTES], uint8_t signature[SIGNATURE_BYTES])
 {
-	if (read_digits(data + KEY_AT, key, KEY_BYTES) && data[SIGNATURE_AT - 1] == ' ' &&
-	    read_digits(data + SIGNATURE_AT, signature, SIGNATURE_BYTES) && data[BLOCK_END - 1] == '"')
+	if (hex_parse(data + KEY_AT, key, KEY_BYTES) && data[SIGNATURE_AT - 1] == ' ' &&
+	    hex_parse(data + SIGNATURE_AT, signature, SIGNATURE_BYTES) && data[BLOCK_END - 1] == '"')
 		return CLV_OK;
 	return fail(CLV_E_PARSE, "the signature is damaged: it is no key of %d and no signature of %d hexadecimal digits",
 	            KEY_DIGITS, SIGNATURE_DIGITS);

@@ -27,11 +27,6 @@ static char lower(char c)
 	return c >= 'A' && c <= 'Z' ? (char)(c + 'a' - 'A') : c;
 }
 
-static int hex_value(char c)
-{
-	return hex_digit(lower(c));
-}
-
 bool http_number(const char *text, int64_t *out)
 {
 	int64_t n = 0;
@@ -49,7 +44,7 @@ bool http_unescape(const char *at, size_t n, char *out)
 	for (size_t i = 0; i < n; i++) {
 		char c = at[i];
 		if (c == '%') {
-			int high = i + 1 < n ? hex_value(at[i + 1]) : -1, low = i + 2 < n ? hex_value(at[i + 2]) : -1;
+			int high = i + 1 < n ? hex_digit_any(at[i + 1]) : -1, low = i + 2 < n ? hex_digit_any(at[i + 2]) : -1;
 			if (high >= 0 && low >= 0) {
 				c = (char)(high * 16 + low);
 				i += 2;
@@ -248,7 +243,7 @@ static clv_status bad_chunk(void)
 
 static clv_status read_size(http_chunks *c, char x)
 {
-	int digit = hex_value(x);
+	int digit = hex_digit_any(x);
 	if (digit >= 0 && c->digits < DIGITS_MOST) {
 		c->left = c->left * 16 + (unsigned)digit;
 		c->digits++;

@@ -141,11 +141,6 @@ bool lex_take_word(lexer *l, const char *word)
 
 /* ---- strings ---------------------------------------------------------------------------------------------------- */
 
-static int any_hex_digit(char c)
-{
-	return hex_digit(c >= 'A' && c <= 'F' ? (char)(c - 'A' + 'a') : c);
-}
-
 /* After a backslash. */
 static clv_status lex_escape(lexer *l)
 {
@@ -155,8 +150,8 @@ static clv_status lex_escape(lexer *l)
 		strbuf_putc(&l->scratch, c);
 	} else if (c == 'n' || c == 't') {
 		strbuf_putc(&l->scratch, c == 'n' ? '\n' : '\t');
-	} else if (c == 'x' && l->end - l->at >= 2 && any_hex_digit(l->at[0]) >= 0 && any_hex_digit(l->at[1]) >= 0) {
-		strbuf_putc(&l->scratch, (char)(any_hex_digit(l->at[0]) << 4 | any_hex_digit(l->at[1])));
+	} else if (c == 'x' && l->end - l->at >= 2 && hex_digit_any(l->at[0]) >= 0 && hex_digit_any(l->at[1]) >= 0) {
+		strbuf_putc(&l->scratch, (char)(hex_digit_any(l->at[0]) << 4 | hex_digit_any(l->at[1])));
 		l->at += 2;
 	} else {
 		return lex_fail(l, start, "unknown escape; a string has \\\" \\\\ \\n \\t and \\xHH");

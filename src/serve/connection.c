@@ -238,17 +238,15 @@ static double patience(const connection *c)
 }
 
 /* A stream of HTTP/2 that waits for its client: for the rest of the request, or to send the answer. */
-static bool stream_is_late(const connection *c, const exchange *x, int64_t now)
+static bool stream_is_late(const exchange *x, int64_t now)
 {
-	double patient = x->streaming ? c->s->o.idle_timeout : c->s->o.header_timeout + (double)x->moved / SLOWEST;
+	const clv_server_options *o = &x->s->o;
+	double patient = x->streaming ? o->idle_timeout : o->header_timeout + (double)x->moved / SLOWEST;
 	return !x->working && !x->inner && !(x->watch && x->streaming) && (double)(now - x->since) > patient * 1e9;
 }
 
 bool connection_is_late(const connection *c, int64_t now)
 {
-	for (const exchange *x = c->protocol == PROTOCOL_HTTP2 ? c->x : NULL; x; x = x->sibling)
-		if (stream_is_late(c, x, now))
-			return true;
 	if (c->protocol == PROTOCOL_HTTP2 && c->x && c->sent == c->out.n)
 		return false;
 	if (is_working(c) && c->sent == c->out.n)
@@ -385,11 +383,16 @@ void connection_answer(connection *c, exchange *x)
 		http1_answer(c, x);
 }
 
-void connection_watch(connection *c)
+/* A stream that stands still ends, and leaves the others of its connection alone. */
+void connection_watch(connection *c, int64_t now)
 {
 	bool any = false;
-	for (exchange *x = c->protocol == PROTOCOL_HTTP2 ? c->x : NULL; x; x = x->sibling)
-		any |= x->watch && grpc_watch(x);
+	for (exchange *x = c->protocol == PROTOCOL_HTTP2 ? c->x : NULL; x; x = x->sibling) {
+		bool late = stream_is_late(x, now);
+		any |= late || (x->watch && grpc_watch(x));
+		if (late)
+			http2_reset(c, x);
+	}
 	if (any)
 		connection_settle(c);
 }

@@ -355,6 +355,13 @@ static int on_close(nghttp2_session *h2, int32_t stream, uint32_t error, void *u
 	return 0;
 }
 
+/* It is released once the client is told. */
+void http2_reset(connection *c, exchange *x)
+{
+	x->since = clock_nanoseconds();
+	nghttp2_submit_rst_stream(c->h2, NGHTTP2_FLAG_NONE, x->stream, NGHTTP2_CANCEL);
+}
+
 /* ---- sessions ----------------------------------------------------------------------------------------------------------------------- */
 
 static int set_up(connection *c, nghttp2_session_callbacks *calls, nghttp2_option *options)

@@ -370,6 +370,7 @@ typedef struct tokens tokens;
 clv_status tokens_load(const char *path, tokens **out);
 void tokens_free(tokens *l);
 bool tokens_know(exchange *x);
+uint32_t tokens_find(const exchange *x); /* the number of its token now; NONE: there is none, or it is not known */
 /* model NULL: all of them. change: it loads or unloads. */
 bool tokens_allow(exchange *x, const char *model, bool change);
 void tokens_owner(exchange *x); /* sets x->owner */
@@ -419,8 +420,8 @@ void connection_event(connection *c, uint32_t events);
 void connection_answer(connection *c, exchange *x); /* x has one */
 void connection_settle(connection *c);              /* sends what can be sent, waits for the rest */
 clv_status connection_send(connection *c, const void *at, size_t n, void (*drop)(void *), void *ctx);
-void connection_watch(connection *c); /* tells calls that watch the health of the server what is new */
-void connection_drain(connection *c); /* the server stops: no more requests */
+void connection_watch(connection *c, int64_t now); /* tells calls that watch the health of the server what is new */
+void connection_drain(connection *c);              /* the server stops: no more requests */
 bool connection_is_late(const connection *c, int64_t now);
 
 /* http1.c */
@@ -433,6 +434,7 @@ void http2_answer(connection *c, exchange *x);
 void http2_fill(connection *c); /* what the session has to send, into c->out */
 void http2_drain(connection *c);
 void http2_stream(connection *c, exchange *x); /* a call has more to send, or ends */
+void http2_reset(connection *c, exchange *x);  /* its client took too long */
 void http2_close(connection *c);
 bool http2_is_start(const char *at, size_t n); /* of what a client of HTTP/2 says first, as far as it came */
 

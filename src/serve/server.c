@@ -405,9 +405,9 @@ static void reload(server *s)
 		s->tokens = list;
 		for (connection *c = s->connections; c; c = c->after)
 			for (exchange *x = c->x; x; x = x->sibling) {
-				x->token = NONE; /* its number in the old list means another one now */
+				x->token = tokens_find(x); /* its number in the old list means another one now */
 				if (x->inner)
-					x->inner->token = NONE;
+					x->inner->token = x->token;
 			}
 	}
 	if (s->tls && tls_server(s->o.tls_cert, s->o.tls_key, s->o.tls_client_ca, &tls) != CLV_OK) {
@@ -449,7 +449,7 @@ static void look_at_times(server *s)
 		if (connection_is_late(c, now))
 			connection_free(c);
 		else
-			connection_watch(c);
+			connection_watch(c, now);
 	}
 }
 

@@ -5,6 +5,7 @@
  *     60303ae22b998861…  name=ops  admin
  *
  * `rate` is requests per second; `admin` may load and unload models. All of it is used by the loop alone. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,17 +35,6 @@ struct tokens {
 
 /* ---- the file ----------------------------------------------------------------------------------------------------------------- */
 
-static clv_status read_hash(const char *text, uint8_t out[HASH])
-{
-	bool good = strlen(text) == 2 * (size_t)HASH;
-	for (unsigned i = 0; good && i < HASH; i++) {
-		int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-		good = high >= 0 && low >= 0;
-		out[i] = (uint8_t)(high * 16 + low);
-	}
-	return good ? CLV_OK : fail(CLV_E_PARSE, "a token is 64 hexadecimal digits, the SHA-256 of what clients send");
-}
-
 static clv_status read_word(token *t, const char *word)
 {
 	if (strcmp(word, "admin") == 0)
@@ -64,7 +54,10 @@ static clv_status read_line(tokens *l, char *line)
 	token t = {.name = ""};
 	if (!word || word[0] == '#')
 		return CLV_OK;
-	TRY(read_hash(word, t.hash));
+	for (char *c = word; *c; c++)
+		*c = (char)tolower((unsigned char)*c);
+	if (strlen(word) != 2 * (size_t)HASH || !hex_parse(word, t.hash, HASH))
+		return fail(CLV_E_PARSE, "a token is 64 hexadecimal digits, the SHA-256 of what clients send");
 	while ((word = strtok_r(NULL, " \t\r", &rest)))
 		TRY(read_word(&t, word));
 	t.left = t.rate > 1 ? t.rate : 1;
@@ -150,14 +143,17 @@ static bool may_now(token *t)
 	return true;
 }
 
+uint32_t tokens_find(const exchange *x)
+{
+	const char *given = http_field_of(&x->head, "authorization");
+	return given && strncasecmp(given, "Bearer ", 7) == 0 ? find_token(x->s->tokens, given + 7) : NONE;
+}
+
 bool tokens_know(exchange *x)
 {
-	const tokens *l = x->s->tokens;
-	const char *given = http_field_of(&x->head, "authorization");
-	if (!l)
+	if (!x->s->tokens)
 		return true;
-	if (given && strncasecmp(given, "Bearer ", 7) == 0)
-		x->token = find_token(l, given + 7);
+	x->token = tokens_find(x);
 	if (x->token == NONE)
 		answer_error(x, 401, "the request has no token that this server knows");
 	return x->token != NONE;

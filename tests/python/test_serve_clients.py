@@ -5,9 +5,12 @@ import os
 import queue
 import re
 import shutil
+import socket
+import ssl
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -390,6 +393,25 @@ def test_tls_offers_both_versions_and_grpc(folder, model, tmp_path):
         assert done.returncode != 0
         with grpcclient.InferenceServerClient(s.url, ssl=True, root_certificates=str(cert)) as c:
             np.testing.assert_array_equal(c.infer("net", inputs(grpcclient)).as_numpy("output"), expected(model))
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl")
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_client_that_sends_too_much_is_told_so(folder, model, tmp_path, tls):
+    body, where = bytes(8 << 20), "/v2/models/net/infer"
+    options = ["--max-body", "1Mi"]
+    if tls:
+        cert, key = certificate(tmp_path)
+        options += ["--tls-cert", cert, "--tls-key", key]
+        trusted = ssl.create_default_context(cafile=cert)
+    with serving(folder / "net.clv", *options, log=tmp_path / "log") as s:
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", s.port), timeout=30) as plain:
+                link = trusted.wrap_socket(plain, server_hostname="127.0.0.1") if tls else plain
+                link.sendall(f"POST {where} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+                time.sleep(0.05)  # the answer is sent, and nobody reads what comes
+                link.sendall(body)
+                assert link.recv(100).startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.skipif(not shutil.which("curl") or not shutil.which("openssl"), reason="no curl or openssl")

@@ -125,6 +125,32 @@ def test_an_early_answer_over_http2_reaches_its_client(folder, tmp_path):
                 got += more
 
 
+def test_a_stream_that_stands_still_ends_alone(folder, tmp_path):
+    post = bytes([0x83, 0x86]) + b"\x04\x14/v2/models/net/infer" + b"\x01\x01x"
+    get = bytes([0x82, 0x86]) + b"\x04\x0f/v2/health/live" + b"\x01\x01x"
+    with (
+        serving(folder / "net.clv", "--header-timeout", "1", "--log", "off", log=tmp_path / "log") as s,
+        socket.create_connection(("127.0.0.1", s.port), timeout=20) as link,
+    ):
+        link.sendall(START + frame(4, 0, 0) + frame(1, 4, 1, post))
+        ended, answered, stream, deadline, got = False, 0, 3, time.monotonic() + 20, b""
+        while not ended or answered < (stream - 3) // 2:
+            assert time.monotonic() < deadline
+            if not ended:
+                link.sendall(frame(1, 5, stream, get))
+                stream += 2
+                time.sleep(0.1)
+            more = link.recv(65536)
+            assert more, "the connection ended"
+            got += more
+            while len(got) >= 9 and len(got) >= 9 + int.from_bytes(got[:3], "big"):
+                n = int.from_bytes(got[:3], "big")
+                ended |= got[3] == 3 and int.from_bytes(got[5:9], "big") == 1
+                answered += got[3] == 1
+                got = got[9 + n :]
+        assert answered > 5
+
+
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import http.client
 import json
+import queue
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import struct
 import subprocess
 import threading
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -72,7 +74,7 @@ SLOW = np.ones((512, 512), np.float32)
 
 
 def test_tokens_say_who_may_call_what(folder, model, tmp_path):
-    lines = [f"{hashed('all')} name=all", f"{hashed('net')} models=net", f"{hashed('ops')} admin # not a comment"]
+    lines = [f"{hashed('all').upper()} name=all", f"{hashed('net')} models=net", f"{hashed('ops')} admin # not a comment"]
     tokens = tmp_path / "tokens"
     tokens.write_text("# who may call\n" + "\n".join(lines[:2]) + "\n")
     files = [folder / "net.clv", folder / "suffix.clv"]
@@ -126,6 +128,53 @@ def test_tokens_are_read_again_on_sighup(folder, model, tmp_path):
         s.process.send_signal(signal.SIGHUP)
         wait_until(lambda: s.ask("GET", "/v2", headers=bearer("new"))[0] == 200)
         assert s.ask("GET", "/v2", headers=bearer("old"))[0] == 401
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["kept", "gone"])
+def test_a_call_that_streams_goes_on_after_sighup_as_long_as_its_token_is_known(folder, model, tmp_path, known):
+    grpcclient = pytest.importorskip("tritonclient.grpc")
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{hashed('mine')}\n")
+    answers = queue.Queue()
+    with (
+        serving(folder / "net.clv", "--tokens", tokens, log=tmp_path / "log") as s,
+        grpcclient.InferenceServerClient(s.url) as c,
+    ):
+        x = grpcclient.InferInput("x", X.shape, "FP32")
+        x.set_data_from_numpy(X)
+        c.start_stream(lambda result, error: answers.put((result, error)), headers={"authorization": "Bearer mine"})
+        c.async_stream_infer("net", [x])
+        assert answers.get(timeout=30)[1] is None
+        tokens.write_text(f"{hashed('other')}\n" + (f"{hashed('mine')}\n" if known else ""))
+        s.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: s.ask("GET", "/v2", headers=bearer("other"))[0] == 200)
+        c.async_stream_infer("net", [x])
+        error = answers.get(timeout=30)[1]
+        assert error is None if known else "no longer known" in str(error)
+        c.stop_stream()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_the_address_that_it_prints_can_be_asked(folder, model, tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with serving(folder / "net.clv", "--host", "::1", log=tmp_path / "log") as s:
+        url = s.log.read_text().split("serving at ")[1].split()[0]
+        assert url == f"http://[::1]:{s.port}"
+        with urllib.request.urlopen(url + "/v2/models/net", timeout=30) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "option", ["max-connections", "max-per-address", "max-streams", "max-queue", "max-batch", "max-sessions", "workers"]
+)
+def test_a_count_that_no_field_holds_is_a_wrong_option(folder, model, option):
+    wrong = [PROGRAM, "serve", "--check", folder / "net.clv", f"--{option}", str((1 << 32) + 1)]
+    done = subprocess.run(wrong, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert option in done.stderr
 
 
 def test_a_token_with_a_rate_is_told_to_wait(folder, model, tmp_path):

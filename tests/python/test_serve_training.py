@@ -369,6 +369,26 @@ def test_a_member_waits_for_the_others_only_with_its_next_step(files: dict[str, 
         assert late
 
 
+def test_members_may_open_their_session_at_the_same_time(files: dict[str, Path], tmp_path: Path) -> None:
+    members = 4
+    with trains(files["sgd"], tmp_path, "--workers", members) as s:
+        for i in range(20):
+            together, opened = threading.Barrier(members), []
+
+            def join(who: int, i: int = i, together: threading.Barrier = together, opened: list[str] = opened) -> None:
+                there = cleave.connect(url_of(s))
+                together.wait()
+                opened.append(there.open_session(f"all-{i}", member=str(who), accumulate=members).id)
+
+            threads = [threading.Thread(target=join, args=(who,)) for who in range(members)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            assert opened == [f"all-{i}"] * members
+            cleave.connect(url_of(s)).open_session(f"all-{i}", member="0", accumulate=members).end()
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_clients_share_a_suffix_that_draws_no_random_numbers(tmp_path: Path, rate: float) -> None:
     torch.manual_seed(0)
