@@ -52,6 +52,7 @@ static clv_status set_up(SSL_CTX *c, const char *cert, const char *key, const ch
 {
 	SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION);
 	SSL_CTX_set_options(c, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_IGNORE_UNEXPECTED_EOF);
+	SSL_CTX_clear_mode(c, SSL_MODE_AUTO_RETRY); /* a message without data ends a read: others have their turn */
 	SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_set_max_early_data(c, 0); /* it could be replayed */
 	SSL_CTX_set_session_id_context(c, (const unsigned char *)"cleave", 6);
@@ -99,14 +100,19 @@ clv_status tls_accept(tls_context *c, int fd, tls_session **out)
 	return CLV_OK;
 }
 
+void tls_end(tls_session *s)
+{
+	ERR_clear_error();
+	if (!s->failed && SSL_is_init_finished(s->ssl) && !(SSL_get_shutdown(s->ssl) & SSL_SENT_SHUTDOWN))
+		SSL_shutdown(s->ssl);
+	ERR_clear_error();
+}
+
 void tls_close(tls_session *s)
 {
 	if (!s)
 		return;
-	ERR_clear_error();
-	if (!s->failed && SSL_is_init_finished(s->ssl))
-		SSL_shutdown(s->ssl);
-	ERR_clear_error();
+	tls_end(s);
 	SSL_free(s->ssl);
 	mem_free(s);
 }
@@ -164,6 +170,10 @@ clv_status tls_accept(tls_context *c, int fd, tls_session **out)
 {
 	(void)c, (void)fd, (void)out;
 	return fail(CLV_E_UNSUPPORTED, "this build has no OpenSSL, and so no TLS");
+}
+void tls_end(tls_session *s)
+{
+	(void)s;
 }
 void tls_close(tls_session *s)
 {

@@ -12,7 +12,8 @@ clv_status tls_server(const char *cert, const char *key, const char *client_ca, 
 void tls_free(tls_context *c); /* NULL is allowed */
 
 clv_status tls_accept(tls_context *c, int fd, tls_session **out); /* fd stays the caller's */
-void tls_close(tls_session *s);                                   /* says goodbye if it can; NULL is allowed */
+void tls_end(tls_session *s);                                     /* says goodbye if it can */
+void tls_close(tls_session *s);                                   /* the same, and releases it; NULL is allowed */
 /* As read(2) and write(2) of a socket that does not block: -1 with errno EAGAIN, and *wants_write says for what. */
 long tls_read(tls_session *s, void *to, size_t n, bool *wants_write);
 long tls_write(tls_session *s, const void *from, size_t n, bool *wants_write);

@@ -193,6 +193,7 @@ clv_status remote_security_new(const char *ca, const char *cert, const char *key
 	clv_status st = s->ctx && s->socket ? CLV_OK : fail_nomem();
 	if (st == CLV_OK) {
 		SSL_CTX_set_verify(s->ctx, SSL_VERIFY_PEER, NULL);
+		SSL_CTX_clear_mode(s->ctx, SSL_MODE_AUTO_RETRY); /* the time is looked at after messages without data, too */
 		SSL_CTX_set_mode(s->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 		bool set = SSL_CTX_set_min_proto_version(s->ctx, TLS1_3_VERSION) == 1 &&
 		           SSL_CTX_set_alpn_protos(s->ctx, http1, sizeof http1 - 1) == 0;

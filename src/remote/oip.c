@@ -89,6 +89,8 @@ clv_status remote_read_metadata(clv_remote *r, const char *text, size_t n)
 	TRY(json_read(text ? text : "", n, "the metadata of the model", &root));
 	clv_status st = read_model(r, root);
 	json_decref(root);
+	if (st != CLV_OK)
+		r->nports[INPUTS] = r->nports[OUTPUTS] = 0;
 	return st;
 }
 

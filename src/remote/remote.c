@@ -125,7 +125,10 @@ static clv_status keep_metadata(clv_remote *r, const remote_answer *a)
 {
 	if (r->known)
 		return CLV_OK;
-	TRY_MORE(remote_read_metadata(r, a->body, a->n), "server %s:%s", r->url.host, r->url.port);
+	clv_status st = remote_read_metadata(r, a->body, a->n);
+	if (st != CLV_OK)
+		arena_free(&r->arena); /* the next call asks again */
+	TRY_MORE(st, "server %s:%s", r->url.host, r->url.port);
 	r->metadata = mem_strdup(a->body, a->n);
 	TRY_MEM(r->metadata);
 	r->known = true;

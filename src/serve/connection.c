@@ -198,7 +198,9 @@ static void go_on(connection *c)
 /* The client may still be sending a body that nobody wants. To close now would take the answer from it. */
 static void end_sending(connection *c)
 {
-	if (!c->lingering && !c->tls && shutdown(c->fd, SHUT_WR) == 0) {
+	if (!c->lingering && c->tls)
+		tls_end(c->tls);
+	if (!c->lingering && shutdown(c->fd, SHUT_WR) == 0) {
 		c->lingering = true;
 		c->since = clock_nanoseconds();
 	} else if (!c->lingering) {
@@ -275,7 +277,7 @@ static long receive_body(connection *c)
 		time_moved(&c->since, &c->moved, (size_t)n);
 		clv_status st = body_add(x, body_at(&x->body) + x->body.n, (size_t)n);
 		if (st != CLV_OK) {
-			answer_error(x, st == CLV_E_LIMIT ? 413 : 503, "%s", status_message());
+			body_refuse(x, st);
 			x->out.close = true;
 		}
 	}

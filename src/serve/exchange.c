@@ -78,15 +78,21 @@ void infer_free(infer *c)
 	*c = (infer){0};
 }
 
+void exchange_refused(exchange *x)
+{
+	infer_free(&x->call);
+	body_free(x);
+	server_release(x->s, x->held);
+	x->held = 0;
+}
+
 void exchange_free(exchange *x)
 {
 	if (!x)
 		return;
 	x->s->nexchanges--;
-	infer_free(&x->call);
+	exchange_refused(x);
 	answer_clear(&x->out);
-	body_free(x);
-	server_release(x->s, x->held);
 	served_free(x->served);
 	http_head_free(&x->head);
 	arena_free(&x->arena);
@@ -163,6 +169,9 @@ static size_t find_lead(const exchange *x, const uint8_t *at, size_t n)
 
 clv_status body_add(exchange *x, const void *at, size_t n)
 {
+	enum { STRANGER_MOST = 4096 }; /* requests that need no token are short */
+	if (x->body.n + n > STRANGER_MOST && x->token == NONE && !x->outer && !tokens_know(x))
+		return CLV_E_LIMIT;
 	if (!x->body.memory)
 		x->body.lead = find_lead(x, at, n);
 	TRY(body_reserve(x, n, x->head.length <= x->s->o.max_body ? x->head.length : -1));
@@ -173,12 +182,34 @@ clv_status body_add(exchange *x, const void *at, size_t n)
 	return CLV_OK;
 }
 
+void body_refuse(exchange *x, clv_status st)
+{
+	if (x->out.status)
+		return;
+	if (st == CLV_E_LIMIT)
+		answer_error(x, 413, "%s", status_message());
+	else if (st == CLV_E_NOMEM)
+		answer_exhausted(x, status_message());
+	else
+		answer_status(x, st);
+}
+
 void body_drop(exchange *x, size_t n)
 {
-	uint8_t *at = body_at(&x->body);
-	memmove(at, at + n, x->body.n - n);
-	x->body.n -= n;
+	request_body *b = &x->body;
+	tensor_memory *m;
+	size_t left = b->n - n, cap = left > BODY_FIRST ? left : BODY_FIRST;
 	server_release(x->s, n);
+	b->n = left;
+	if (!left) {
+		body_free(x);
+	} else if (b->cap / 4 > cap && tensor_memory_new(cap, &m) == CLV_OK) { /* what was counted is what is there */
+		memcpy(m->base, body_at(b) + n, left);
+		tensor_memory_unref(b->memory);
+		*b = (request_body){.memory = m, .n = left, .cap = cap};
+	} else {
+		memmove(body_at(b), body_at(b) + n, left);
+	}
 }
 
 enum { INFLATE_STEP = 256 * 1024 };
@@ -207,10 +238,8 @@ static void inflate_work(exchange *x)
 	tensor_memory_unref(packed.memory);
 	x->message = body_at(&x->body);
 	x->nmessage = x->body.n;
-	if (st == CLV_E_LIMIT)
-		answer_error(x, 413, "%s", status_message());
-	else if (st != CLV_OK)
-		answer_status(x, st);
+	if (st != CLV_OK)
+		body_refuse(x, st);
 }
 
 void body_inflate(exchange *x, work_fn then)
@@ -339,9 +368,11 @@ static clv_status deflate_piece(deflater *d, const piece *p, size_t skip, bool l
 	return deflate_add(d, at + skip, p->n - skip, last, b);
 }
 
-/* Numbers as they come out of a model often do not become smaller: then it ends after the first of them. */
-static clv_status deflate_pieces(deflater *d, const answer *a, size_t skip, strbuf *b, bool *saves)
+/* Numbers as they come out of a model often do not become smaller: then it ends after the first of them. It also ends when the
+   client has left. */
+static clv_status deflate_pieces(deflater *d, const exchange *x, size_t skip, strbuf *b, bool *saves)
 {
+	const answer *a = &x->out;
 	size_t seen = 0;
 	*saves = true;
 	for (uint32_t i = 0; i < a->body.n && *saves; i++, skip = 0) {
@@ -352,7 +383,7 @@ static clv_status deflate_pieces(deflater *d, const answer *a, size_t skip, strb
 			skip = 0;
 			p.at = (const char *)p.at + SAMPLE;
 			p.n -= SAMPLE;
-			*saves = b->n < seen - seen / 5;
+			*saves = b->n < seen - seen / 5 && !atomic_load(&x->gone);
 		}
 		TRY(deflate_piece(d, &p, skip, i + 1 == a->body.n, b));
 		seen += p.n;
@@ -371,7 +402,7 @@ clv_status answer_deflate(exchange *x, size_t skip)
 	if (!x->reply || a->n <= skip)
 		return CLV_OK;
 	TRY(deflate_open(x->reply, &d));
-	clv_status st = deflate_pieces(d, a, skip, &b, &saves);
+	clv_status st = deflate_pieces(d, x, skip, &b, &saves);
 	deflate_close(d);
 	size_t n = b.n;
 	if (st == CLV_OK && saves)

@@ -169,10 +169,6 @@ void grpc_put_frame(strbuf *b, size_t n)
 
 clv_status grpc_stream_data(exchange *x, const uint8_t *at, size_t n)
 {
-	if (x->taken && !x->inner) {
-		body_drop(x, x->taken);
-		x->taken = 0;
-	}
 	x->since = clock_nanoseconds();
 	return body_add(x, at, n);
 }
@@ -197,6 +193,15 @@ static clv_status begin_message(exchange *x, const uint8_t *at, size_t n, bool p
 	else
 		answer_status(y, st);
 	return CLV_OK;
+}
+
+/* Messages are copied when they are taken. What is left is moved no more often than it is long. */
+static void drop_taken(exchange *x)
+{
+	if (x->taken < x->body.n - x->taken)
+		return;
+	body_drop(x, x->taken);
+	x->taken = 0;
 }
 
 /* Ends the call with an error: what it has not answered yet stays without an answer. */
@@ -250,6 +255,7 @@ void grpc_stream_more(exchange *x)
 			end_call(x);
 			return;
 		}
+		drop_taken(x);
 		if (!x->inner->working)
 			put_answer(x->inner);
 	}

@@ -11,12 +11,17 @@ static void consume(connection *c, size_t n)
 	memmove(c->in, c->in + n, c->in_n);
 }
 
-/* After this the bytes that follow mean nothing any more. */
+/* The bytes that follow mean nothing any more. */
+static void end_reading(connection *c)
+{
+	c->x->out.close = true;
+	c->in_n = 0;
+}
+
 static void refuse(connection *c, unsigned status, const char *message)
 {
 	answer_error(c->x, status, "%s", message);
-	c->x->out.close = true;
-	c->in_n = 0;
+	end_reading(c);
 }
 
 /* ---- heads --------------------------------------------------------------------------------------------------------------- */
@@ -38,8 +43,13 @@ static void begin_body(connection *c)
 
 static void read_head(connection *c)
 {
-	while (c->in_n >= 2 && !memcmp(c->in, "\r\n", 2))
-		consume(c, 2); /* some clients send one line too many */
+	enum { BLANK_MOST = 8 }; /* some clients send a line too many */
+	size_t blank = 0;
+	while (c->blank < BLANK_MOST && c->in_n - blank >= 2 && !memcmp(c->in + blank, "\r\n", 2)) {
+		blank += 2;
+		c->blank++;
+	}
+	consume(c, blank);
 	size_t n = http_head_end(c->in, c->in_n);
 	if (!n && c->in_n < c->s->o.max_head)
 		return;
@@ -50,6 +60,7 @@ static void read_head(connection *c)
 	exchange *x = c->x;
 	x->c = c;
 	c->requests++;
+	c->blank = 0;
 	clv_status st = n && n <= c->s->o.max_head ? http_head_read(c->in, n, &x->arena, &x->head)
 	                                           : fail(CLV_E_LIMIT, "the head of the request is too long");
 	if (st != CLV_OK) {
@@ -94,7 +105,8 @@ static void take_body(connection *c)
 	bool whole = false;
 	clv_status st = c->x->head.chunked ? take_chunks(c, &whole) : take_plain(c, &whole);
 	if (st != CLV_OK) {
-		refuse(c, st == CLV_E_LIMIT ? 413 : st == CLV_E_NOMEM ? 503 : 400, status_message());
+		body_refuse(c->x, st);
+		end_reading(c);
 		return;
 	}
 	if (!whole)
@@ -165,6 +177,8 @@ void http1_answer(connection *c, exchange *x)
 	size_t n = b.n;
 	x->at.answered = clock_nanoseconds();
 	server_log(c->s, x);
+	if (x->out.status >= 400)
+		exchange_refused(x);
 	if (strbuf_take(&b, &head) != CLV_OK)
 		c->dead = true;
 	else if (connection_send(c, head, n, mem_free, head) == CLV_OK && !none)

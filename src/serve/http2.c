@@ -160,8 +160,10 @@ void http2_answer(connection *c, exchange *x)
 		return;
 	x->since = x->at.answered = clock_nanoseconds();
 	x->moved = 0;
-	exchange_owe(x, x->out.n);
 	server_log(c->s, x);
+	if (x->out.status >= 400)
+		exchange_refused(x);
+	exchange_owe(x, x->out.n);
 	if ((x->grpc ? submit_grpc(h2, x) : submit_plain(h2, x)) != 0)
 		nghttp2_submit_rst_stream(h2, NGHTTP2_FLAG_NONE, x->stream, NGHTTP2_INTERNAL_ERROR);
 }
@@ -310,9 +312,9 @@ static int on_data(nghttp2_session *h2, uint8_t flags, int32_t stream, const uin
 	(void)flags;
 	if (!x)
 		return 0;
-	time_moved(&x->since, &x->moved, n);
 	if (x->out.status && !x->streaming)
 		return 0;
+	time_moved(&x->since, &x->moved, n);
 	clv_status st = x->streaming ? grpc_stream_data(x, at, n) : body_add(x, at, n);
 	if (st == CLV_OK)
 		return 0;
@@ -320,10 +322,8 @@ static int on_data(nghttp2_session *h2, uint8_t flags, int32_t stream, const uin
 		nghttp2_submit_rst_stream(h2, NGHTTP2_FLAG_NONE, stream, NGHTTP2_ENHANCE_YOUR_CALM);
 		return 0;
 	}
-	if (st == CLV_E_LIMIT)
-		answer_error(x, 413, "%s", status_message());
-	else
-		answer_exhausted(x, status_message());
+	body_refuse(x, st);
+	exchange_refused(x);
 	x->streaming = false;
 	answer_now(c, x);
 	return 0;

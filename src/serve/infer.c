@@ -27,13 +27,20 @@ static clv_status check_type(const exchange *x, const infer_input *in, const clv
 	            oip_datatype(dtype_name(in->dtype)), x->model, want ? want : p->dtype);
 }
 
+clv_status infer_count(const exchange *x, size_t inputs, size_t outputs)
+{
+	enum { MOST = 4096 };
+	uint32_t n = clv_runtime_input_count(x->served->runtime);
+	if (inputs != n)
+		return fail(CLV_E_INPUT, "expected %u inputs but got %zu inputs for model '%s'", n, inputs, x->model);
+	return outputs <= MOST ? CLV_OK : fail(CLV_E_INPUT, "the request asks for more than %d outputs", MOST);
+}
+
 /* Borrowed, in the order of the model. */
 static clv_status order_inputs(exchange *x, clv_tensor **out)
 {
 	const infer *c = &x->call;
 	uint32_t n = clv_runtime_input_count(x->served->runtime);
-	if (c->inputs.n != n)
-		return fail(CLV_E_INPUT, "expected %u inputs but got %u inputs for model '%s'", n, c->inputs.n, x->model);
 	for (uint32_t k = 0; k < n; k++) {
 		const infer_input *in = &c->inputs.at[k];
 		uint32_t i = 0;
@@ -137,12 +144,19 @@ static clv_status run_inputs(exchange *x)
 	return st;
 }
 
-static clv_status check_outputs(const exchange *x)
+static clv_status check_outputs(exchange *x)
 {
-	for (uint32_t i = 0; i < x->call.outputs.n; i++)
-		if (infer_find_result(x, x->call.outputs.at[i].name) == NONE)
-			return fail(CLV_E_INPUT, "unexpected inference output '%s' for model '%s'", x->call.outputs.at[i].name,
-			            x->model);
+	bool *asked = arena_alloc(&x->arena, x->call.nresults + 1);
+	TRY_MEM(asked);
+	for (uint32_t i = 0; i < x->call.outputs.n; i++) {
+		const char *name = x->call.outputs.at[i].name;
+		uint32_t result = infer_find_result(x, name);
+		if (result == NONE)
+			return fail(CLV_E_INPUT, "unexpected inference output '%s' for model '%s'", name, x->model);
+		if (asked[result]) /* a short request does not become an answer of any length */
+			return fail(CLV_E_INPUT, "output '%s' already exists in request", name);
+		asked[result] = true;
+	}
 	return CLV_OK;
 }
 

@@ -12,6 +12,8 @@ clv_status oip_describe(exchange *x, describe_fn fn, strbuf *out); /* of the mod
 uint32_t served_port_count(const served *m, bool output);
 clv_status served_port(const served *m, bool output, uint32_t i, clv_port *out);
 
+/* Whether a request has as many inputs as the model, before there is memory for them. */
+clv_status infer_count(const exchange *x, size_t inputs, size_t outputs);
 /* One input that a request has: its type and shape, then its bytes. */
 clv_status infer_type(infer_input *in, const char *datatype);
 clv_status infer_shape(infer_input *in, const int64_t *dims, size_t n);

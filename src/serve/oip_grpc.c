@@ -11,15 +11,19 @@
 
 /* ---- requests -------------------------------------------------------------------------------------------------------------------- */
 
+/* *out is "" before. */
 static clv_status keep_field(exchange *x, const pb_field *f, const char **out)
 {
 	char *s;
-	if (f->wire != PB_BYTES || (f->n && memchr(f->at, 0, f->n)) || !utf8_valid(f->at, f->n))
+	if (f->wire == PB_BYTES && !f->n)
+		return CLV_OK;
+	if (**out)
+		return fail(CLV_E_PARSE, "field %u of the message is there twice", f->number);
+	if (f->wire != PB_BYTES || memchr(f->at, 0, f->n) || !utf8_valid(f->at, f->n))
 		return fail(CLV_E_PARSE, "field %u of the message is no text", f->number);
 	s = arena_alloc(&x->arena, f->n + 1);
 	TRY_MEM(s);
-	if (f->n)
-		memcpy(s, f->at, f->n);
+	memcpy(s, f->at, f->n);
 	*out = s;
 	return CLV_OK;
 }
@@ -27,10 +31,11 @@ static clv_status keep_field(exchange *x, const pb_field *f, const char **out)
 /* Two texts by number; NULL or empty: not there. */
 static clv_status read_texts(exchange *x, uint32_t first, const char **a, uint32_t second, const char **b)
 {
+	enum { FIELDS_MOST = 64 * 1024 }; /* others wait while they are read */
 	pb_reader r = pb_read(x->message, x->nmessage);
 	pb_field f;
 	bool there;
-	for (;;) {
+	for (uint32_t n = 0; n < FIELDS_MOST; n++) {
 		TRY(pb_next(&r, &f, &there));
 		if (!there)
 			return CLV_OK;
@@ -39,6 +44,7 @@ static clv_status read_texts(exchange *x, uint32_t first, const char **a, uint32
 		else if (f.number == second)
 			TRY(keep_field(x, &f, b));
 	}
+	return fail(CLV_E_PARSE, "the message has more than %d fields", FIELDS_MOST);
 }
 
 /* ModelX{name=1, version=2} */
@@ -183,13 +189,6 @@ static clv_status has_parameter(const pb_field *entry, const char *key, bool *ou
 }
 
 /* InferInputTensor{name=1, datatype=2, shape=3, parameters=4, contents=5} */
-/* They take many times the bytes that name them. */
-static clv_status check_count(size_t n)
-{
-	enum { MOST = 4096 };
-	return n < MOST ? CLV_OK : fail(CLV_E_INPUT, "the request has more than %d inputs or outputs", MOST);
-}
-
 static clv_status read_input(exchange *x, const pb_field *from)
 {
 	infer *c = &x->call;
@@ -198,7 +197,6 @@ static clv_status read_input(exchange *x, const pb_field *from)
 	const char *type = "";
 	int64_t dims[RANK_MOST];
 	bool there, shared = false;
-	TRY(check_count(c->inputs.n));
 	TRY(vec_push(&c->inputs, ((infer_input){.name = ""})));
 	infer_input *in = &c->inputs.at[c->inputs.n - 1];
 	for (;;) {
@@ -243,7 +241,6 @@ static clv_status read_output(exchange *x, const pb_field *from)
 	}
 	if (odd)
 		return fail(CLV_E_UNSUPPORTED, "classification and shared memory are not supported");
-	TRY(check_count(x->call.outputs.n));
 	return vec_push(&x->call.outputs, out);
 }
 
@@ -302,8 +299,22 @@ static clv_status read_request(exchange *x, uint32_t pass)
 	}
 }
 
+static clv_status count_request(exchange *x)
+{
+	pb_reader r = pb_read(x->message, x->nmessage);
+	pb_field f;
+	size_t inputs = 0, outputs = 0;
+	for (bool there = true; there;) {
+		TRY(pb_next(&r, &f, &there));
+		inputs += there && f.number == 5;
+		outputs += there && f.number == 6;
+	}
+	return infer_count(x, inputs, outputs);
+}
+
 clv_status grpc_read(exchange *x)
 {
+	TRY(count_request(x));
 	TRY(read_request(x, 0));
 	TRY(read_request(x, 1));
 	for (uint32_t i = 0; i < x->call.inputs.n; i++)

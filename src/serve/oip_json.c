@@ -45,7 +45,7 @@ clv_status infer_place(exchange *x, infer_input *in, const uint8_t *at, size_t n
 
 typedef struct filling {
 	const infer_input *in;
-	char *at, *end;
+	char *at;
 	size_t item;
 } filling;
 
@@ -85,19 +85,29 @@ static clv_status put_real(filling *f, const json_t *v)
 }
 
 /* Nested lists, or one flat one: elements are counted, shapes are said elsewhere. */
-static clv_status put_all(filling *f, const json_t *list, unsigned depth)
+static clv_status count_all(const infer_input *in, const json_t *list, unsigned depth, size_t *n)
+{
+	if (depth > RANK_MOST)
+		return fail(CLV_E_INPUT, "input '%s': lists are nested too deeply", in->name);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *v = json_array_get(list, i);
+		if (json_is_array(v))
+			TRY(count_all(in, v, depth + 1, n));
+		else
+			++*n;
+	}
+	return CLV_OK;
+}
+
+static clv_status put_all(filling *f, const json_t *list)
 {
 	bool floats = f->in->dtype == DT_F32 || f->in->dtype == DT_F64;
-	if (depth > RANK_MOST)
-		return fail(CLV_E_INPUT, "input '%s': lists are nested too deeply", f->in->name);
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const json_t *v = json_array_get(list, i);
 		if (json_is_array(v)) {
-			TRY(put_all(f, v, depth + 1));
+			TRY(put_all(f, v));
 			continue;
 		}
-		if (f->at == f->end)
-			return fail(CLV_E_INPUT, "input '%s' has more elements than its shape", f->in->name);
 		TRY(floats ? put_real(f, v) : put_integer(f, v));
 		f->at += f->item;
 	}
@@ -107,17 +117,19 @@ static clv_status put_all(filling *f, const json_t *list, unsigned depth)
 static clv_status read_numbers(exchange *x, infer_input *in, const json_t *data)
 {
 	tensor_form form = {.dtype = (uint8_t)in->dtype, .ndim = in->ndim, .sizes = in->shape};
-	size_t need;
+	size_t need, n = 0, item = dtype_bytes((uint8_t)in->dtype);
 	if (in->dtype == DT_F16 || in->dtype == DT_BF16)
 		return fail(CLV_E_INPUT, "input '%s': %s is sent as binary data only", in->name,
 		            oip_datatype(dtype_name(in->dtype)));
 	TRY(infer_bytes(in, &need));
+	TRY(count_all(in, data, 1, &n));
+	if (n != need / item) /* no memory for shapes that lie */
+		return fail(CLV_E_INPUT, "input '%s' has %s elements than its shape", in->name,
+		            n < need / item ? "fewer" : "more");
 	TRY(exchange_hold(x, need));
 	TRY(tensor_new(&form, &in->tensor));
-	size_t n = (size_t)clv_tensor_bytes(in->tensor);
-	filling f = {in, in->tensor->data, (char *)in->tensor->data + n, dtype_bytes((uint8_t)in->dtype)};
-	TRY(put_all(&f, data, 1));
-	return f.at == f.end ? CLV_OK : fail(CLV_E_INPUT, "input '%s' has fewer elements than its shape", in->name);
+	filling f = {in, in->tensor->data, item};
+	return put_all(&f, data);
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------------------------- */
@@ -240,6 +252,7 @@ static clv_status read_request(reading *r)
 	if (json_object_get(r->root, "id"))
 		TRY(keep_string(r, r->root, "id", &r->x->call.id));
 	TRY(read_parameters(r));
+	TRY(infer_count(r->x, json_array_size(inputs), json_array_size(outputs)));
 	for (size_t i = 0; i < json_array_size(inputs); i++)
 		TRY(read_input(r, json_array_get(inputs, i)));
 	for (size_t i = 0; i < json_array_size(outputs); i++)

@@ -1,8 +1,8 @@
 /* Who runs what, and when.
  *
  * A request arrives, is read (its model is found, its tensors are made), and waits in a line: one for each model and shape that
- * runs in batches (batch.c), one for everything that runs alone. A worker reads what arrives as long as there is any, then takes the
- * line whose first request is the oldest, and of it what is best run together. While all workers run, a thread of its own
+ * runs in batches (batch.c), one for everything that runs alone. A worker reads what arrives as long as there is any and nobody waits
+ * long for that, then takes the line whose first request is the oldest, and of it what is best run together. While all workers run, a thread of its own
  * reads, so that time limits are known and the next batch is ready. One more thread, the desk, loads, unloads and cuts models,
  * which may take long.
  *
@@ -17,7 +17,11 @@
 #include "serve/batch.h"
 #include "serve/session.h"
 
-enum { TOGETHER_MOST = 256, READ_MOST = 1024 /* requests that were read and wait; more are left as they came */ };
+enum {
+	TOGETHER_MOST = 256,
+	READ_MOST = 1024, /* requests that were read and wait; more are left as they came */
+	ERRANDS_MOST = 64 /* requests that wait for the desk, where each may take seconds */
+};
 
 struct queue {
 	pthread_mutex_t lock;
@@ -128,6 +132,11 @@ static void finish(server *s, exchange *x)
 		server_wake(s);
 }
 
+static void answer_busy(exchange *x, uint32_t waiting)
+{
+	answer_error(x, 429, "%u requests wait already; try again later", waiting);
+}
+
 static void answer_late(exchange *x)
 {
 	answer_error(x, 504, "the time of the request was over before it was its turn");
@@ -179,10 +188,16 @@ static void read_one(server *s, exchange *x, bool at_desk)
 	bool wanted = is_wanted(x);
 	if (wanted && is_errand(x, at_desk)) {
 		pthread_mutex_lock(&q->lock);
-		line_add(q, &q->desk, x);
-		pthread_cond_signal(&q->errand);
+		bool full = q->desk.n >= ERRANDS_MOST;
+		if (!full) {
+			line_add(q, &q->desk, x);
+			pthread_cond_signal(&q->errand);
+		}
 		pthread_mutex_unlock(&q->lock);
-		return;
+		if (!full)
+			return;
+		answer_busy(x, ERRANDS_MOST);
+		wanted = false;
 	}
 	if (wanted && x->work == infer_work) {
 		infer_prepare(x);
@@ -326,6 +341,13 @@ static void wait_for_work(queue *q, int64_t until)
 	q->idle--;
 }
 
+/* Requests that are slow to read, and perhaps refused, do not keep others from running. */
+static bool waits_long(const queue_line *l)
+{
+	enum { LONG = 5000000 };
+	return clock_nanoseconds() - l->first->at.ready > LONG;
+}
+
 static void *run_worker(void *ctx)
 {
 	server *s = ctx;
@@ -334,10 +356,10 @@ static void *run_worker(void *ctx)
 	served **running = &q->running[q->nrunning++];
 	for (;;) {
 		int64_t until;
-		queue_line *l;
-		if (may_read(q))
+		queue_line *l = choose_line(s, q, &until);
+		if (may_read(q) && !(l && waits_long(l)))
 			read_next(s, q);
-		else if ((l = choose_line(s, q, &until)))
+		else if (l)
 			run_line(s, q, l, running);
 		else if (q->stop)
 			break;
@@ -497,7 +519,8 @@ static void add(exchange *x, bool desk)
 	queue *q = x->s->queue;
 	x->at.queued = clock_nanoseconds();
 	pthread_mutex_lock(&q->lock);
-	bool full = desk ? q->desk.n >= x->s->o.max_queue : q->waiting >= x->s->o.max_queue;
+	bool own = !x->c && !x->outer; /* the server looks for changed files */
+	bool full = desk ? !own && q->desk.n >= ERRANDS_MOST : q->waiting >= x->s->o.max_queue;
 	if (!full) {
 		x->working = true;
 		line_add(q, desk ? &q->desk : &q->arrivals, x);
@@ -505,7 +528,7 @@ static void add(exchange *x, bool desk)
 	}
 	pthread_mutex_unlock(&q->lock);
 	if (full)
-		answer_error(x, 429, "%u requests wait already; try again later", x->s->o.max_queue);
+		answer_busy(x, desk ? ERRANDS_MOST : x->s->o.max_queue);
 }
 
 void queue_add(exchange *x)

@@ -178,6 +178,8 @@ struct exchange {
 
 clv_status exchange_new(server *s, exchange **out);
 void exchange_free(exchange *x);
+/* It has an error for an answer: gives back what was there to run it. */
+void exchange_refused(exchange *x);
 /* More memory for this request than its body, until it is released: tensors that are made of numbers, or were compressed.
    CLV_E_NOMEM: more than the server has at once. CLV_E_LIMIT: more than it ever has; it is answered. */
 clv_status exchange_hold(exchange *x, size_t n);
@@ -189,8 +191,10 @@ static inline uint8_t *body_at(const request_body *b)
 {
 	return b->memory ? (uint8_t *)b->memory->base + b->lead : NULL;
 }
-/* Adds bytes that came. CLV_E_LIMIT: more than a body may have. CLV_E_NOMEM: more than the server has at once. */
+/* Adds bytes that came. CLV_E_LIMIT: more than a body may have, or than one of somebody unknown. CLV_E_NOMEM: more than the server
+   has at once. */
 clv_status body_add(exchange *x, const void *at, size_t n);
+void body_refuse(exchange *x, clv_status st); /* answers that; the first answer stays */
 /* Inflates the body, or the message of gRPC, on a worker; `then` is called on the loop with the plain one. */
 void body_inflate(exchange *x, work_fn then);
 clv_status body_json(const exchange *x, json_t **root); /* for the loop: a short one; caller frees */
@@ -401,6 +405,7 @@ struct connection {
 	bool lingering;    /* all is sent; what still comes is thrown away */
 	bool dead;         /* to be released when nothing is on the stack */
 	bool reading_body;
+	uint32_t blank; /* HTTP/1: empty lines before the next request */
 	http_chunks chunks;
 	exchange *x;    /* HTTP/1: the one under way; HTTP/2: all of them */
 	void *h2;       /* nghttp2_session */

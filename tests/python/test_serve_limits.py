@@ -1,18 +1,21 @@
 """`cleave serve` keeps to its limits: memory of requests and answers, descriptors, readers that are slow."""
 
 import contextlib
+import hashlib
 import json
 import os
 import resource
+import shutil
 import socket
 import struct
+import subprocess
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
-from serving import NEEDS_SERVER, Server, infer_body, memory_within, save_net, serving
+from serving import NEEDS_SERVER, Server, certificate, infer_body, memory_within, save_net, serving
 
 import cleave
 
@@ -157,12 +160,14 @@ def test_a_stream_that_stands_still_ends_alone(folder, tmp_path):
 def test_numbers_of_json_count_as_memory(folder, tmp_path):
     options = ["--max-held", "64Ki", "--max-json", "1Mi"]
     with serving(folder / "net.clv", *options, "--log", "off", log=tmp_path / "log") as s:
-        one = {"name": "x", "datatype": "FP32", "shape": [1 << 20, 4], "data": [1]}
+        lies = {"name": "x", "datatype": "FP32", "shape": [1 << 20, 4], "data": [1]}
+        status, answer = s.json("POST", "/v2/models/net/infer", {"inputs": [lies]})
+        assert (status, "fewer elements" in answer["error"]) == (400, True), answer
+        one = {**lies, "shape": [5000, 4], "data": [0] * 20000}
         status, answer = s.json("POST", "/v2/models/net/infer", {"inputs": [one]})
         assert status == 413, answer
         assert "memory" in answer["error"]
-        several = [{**one, "name": f"x{i}", "shape": [3000, 4], "data": [0] * 12000} for i in range(3)]
-        body = json.dumps({"inputs": several}).replace(" ", "")
+        body = json.dumps({"inputs": [{**lies, "shape": [9000, 4], "data": [0] * 36000}]}).replace(" ", "")
         assert len(body) < 80_000
         assert metric(s, "cleave_bytes_held") < 1000
         status, fields, answer = s.ask("POST", "/v2/models/net/infer", body)
@@ -324,3 +329,122 @@ def test_a_stream_of_many_bad_messages_is_answered_one_by_one(folder, tmp_path):
             for _ in range(100):
                 link.sendall(frame(0, 0, 1, bad))
         assert s.ask("POST", "/v2/models/net/infer", *infer_body({"x": X}))[0] == 200
+
+
+# ---- what a request may ask for, and who may send one ---------------------------------------------------------------
+
+
+def test_an_output_cannot_be_asked_for_twice(folder, tmp_path):
+    with (
+        serving(folder / "wide.clv", "--log", "off", log=tmp_path / "log") as s,
+        memory_within(s.process.pid, 40 << 20),
+    ):
+        one = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+        name = s.json("GET", "/v2/models/wide")[1]["outputs"][0]["name"]
+        for binary in (True, False):
+            many = [{"name": name, "parameters": {"binary_data": binary}}] * 2000
+            status, answer = s.json("POST", "/v2/models/wide/infer", {"inputs": [one], "outputs": many})
+            assert (status, answer) == (400, {"error": f"output '{name}' already exists in request"})
+        status, answer = s.json("POST", "/v2/models/wide/infer", {"inputs": [one], "outputs": [{"name": name}] * 5000})
+        assert (status, "more than 4096 outputs" in answer["error"]) == (400, True)
+
+
+def test_more_inputs_than_the_model_has_are_refused_before_they_are_read(folder, tmp_path):
+    with serving(folder / "net.clv", "--log", "off", log=tmp_path / "log") as s:
+        many = [{"name": "x", "datatype": "FP32", "shape": [0], "data": []}] * 5000
+        status, answer = s.json("POST", "/v2/models/net/infer", {"inputs": many})
+        assert (status, answer["error"]) == (400, "expected 1 inputs but got 5000 inputs for model 'net'")
+
+
+def test_strangers_send_no_long_bodies(folder, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(hashlib.sha256(b"known").hexdigest() + "\n")
+    head = "POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n"
+    with serving(folder / "net.clv", "--tokens", tokens, "--log", "off", log=tmp_path / "log") as s:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=20) as link:
+            link.sendall(head.encode() + b"\r\n" + b"a" * 5000)  # the rest never comes
+            assert link.recv(4096).startswith(b"HTTP/1.1 401")
+        with socket.create_connection(("127.0.0.1", s.port), timeout=2) as link:
+            link.sendall(head.encode() + b"Authorization: Bearer known\r\n\r\n" + b"a" * 5000)
+            with pytest.raises(TimeoutError):
+                link.recv(4096)
+
+
+def grpc_head(method):
+    path = f"/inference.GRPCInferenceService/{method}".encode()
+    return bytes([0x83, 0x86, 0x04, len(path)]) + path + b"\x01\x01x\x00\x0ccontent-type\x10application/grpc"
+
+
+def test_a_refused_call_holds_no_memory_until_its_client_has_said_all(folder, tmp_path):
+    with (
+        serving(folder / "net.clv", "--max-body", "1Mi", "--log", "off", log=tmp_path / "log") as s,
+        socket.create_connection(("127.0.0.1", s.port), timeout=20) as link,
+    ):
+        link.sendall(START + frame(4, 0, 0) + frame(1, 4, 1, grpc_head("ModelInfer")))
+        for _ in range(100):
+            link.sendall(frame(0, 0, 1, b"a" * 16000))
+        time.sleep(1)
+        assert metric(s, "cleave_bytes_held") < 10000
+
+
+def test_messages_of_a_stream_give_their_memory_back(folder, tmp_path):
+    size = 16 << 20
+    with (
+        serving(folder / "net.clv", "--log", "off", log=tmp_path / "log") as s,
+        memory_within(s.process.pid, 80 << 20),
+        socket.create_connection(("127.0.0.1", s.port), timeout=20) as link,
+    ):
+        link.sendall(START + frame(4, 0, 0))
+        for k in range(8):
+            stream = 2 * k + 1
+            message = b"\0" + struct.pack(">I", size) + b"\x7a" + b"\xfb\xff\xff\x07" + bytes(size - 5)
+            link.sendall(frame(1, 4, stream, grpc_head("ModelStreamInfer")))
+            for at in range(0, len(message), 16000):
+                link.sendall(frame(0, 0, stream, message[at : at + 16000]))
+                if at % 1_600_000 == 0:
+                    link.sendall(frame(8, 0, 0, struct.pack(">I", 1 << 20)))
+            wait_until(lambda: metric(s, "cleave_bytes_held") < 1 << 20)
+
+
+def test_texts_of_a_message_are_there_once(folder, tmp_path):
+    grpc = pytest.importorskip("grpc")
+    with serving(folder / "net.clv", "--log", "off", log=tmp_path / "log") as s, grpc.insecure_channel(s.url) as c:
+        call = c.unary_unary("/inference.GRPCInferenceService/ModelReady")
+        name = b"\x0a\x03net"
+        assert call(name, timeout=20) == b"\x08\x01"
+        for message, told in ((name * 2, "there twice"), (name + b"\x52\x00" * 70000, "more than 65536 fields")):
+            with pytest.raises(grpc.RpcError, match=told):
+                call(message, timeout=20)
+
+
+def test_empty_lines_before_a_request_are_few(folder, tmp_path):
+    request = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with serving(folder / "net.clv", "--log", "off", log=tmp_path / "log") as s:
+        for lines, status in ((2, b"200"), (9, b"400"), (20000, b"400")):
+            with socket.create_connection(("127.0.0.1", s.port), timeout=20) as link:
+                link.sendall(b"\r\n" * lines + request)
+                assert link.recv(100).startswith(b"HTTP/1.1 " + status)
+        with socket.create_connection(("127.0.0.1", s.port), timeout=20) as link:
+            for _ in range(20):  # one by one, too
+                with contextlib.suppress(OSError):
+                    link.sendall(b"\r\n")
+                time.sleep(0.02)
+            assert link.recv(100).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
+def test_keys_of_tls_may_change_within_a_connection(folder, tmp_path):
+    cert, key = certificate(tmp_path)
+    with serving(folder / "net.clv", "--tls-cert", cert, "--tls-key", key, log=tmp_path / "log") as s:
+        command = ["openssl", "s_client", "-connect", s.url, "-CAfile", str(cert), "-tls1_3", "-alpn", "http/1.1"]
+        client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert client.stdin
+        assert client.stdout
+        for line in ["K"] * 20 + ["GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r"]:
+            time.sleep(0.05)  # each line is a command of its own
+            client.stdin.write(line.encode() + b"\n")
+            client.stdin.flush()
+        answer = client.stdout.read()
+        client.wait(20)
+        assert answer.count(b"KEYUPDATE") >= 20
+        assert b"HTTP/1.1 200 OK" in answer
