@@ -449,7 +449,9 @@ typedef struct listener {
 } listener;
 
 struct clv_server {
-	clv_server_options o; /* texts are in the arena */
+	clv_server_options o; /* what it points to is below, and texts are in the arena */
+	clv_open_options open;
+	clv_runtime_options runtime;
 	arena arena;
 	int epoll, wake; /* wake: an eventfd */
 	listener listeners[3];
