@@ -20,7 +20,7 @@ endfunction()
 if(CMOCKA_INCLUDE_DIR AND CMOCKA_LIBRARY)
 	file(GLOB tests CONFIGURE_DEPENDS tests/c/test_*.c)
 	if(NOT NGHTTP2_LIBRARY) # there is no server
-		list(FILTER tests EXCLUDE REGEX "/test_batch[.]c$")
+		list(FILTER tests EXCLUDE REGEX "/test_(batch|server)[.]c$")
 	endif()
 	foreach(file ${tests})
 		cleave_test(${file} cleave-core-objects)

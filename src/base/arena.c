@@ -73,8 +73,8 @@ char *arena_str(arena *a, const char *s)
 
 clv_status arena_keep(arena *a, const char *s, const char **out)
 {
-	*out = arena_str(a, s);
-	return *out ? CLV_OK : fail_nomem();
+	*out = s ? arena_str(a, s) : NULL;
+	return *out || !s ? CLV_OK : fail_nomem();
 }
 
 clv_status arena_take(arena *a, strbuf *b, const char **out)

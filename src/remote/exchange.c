@@ -81,7 +81,7 @@ static clv_status find_link(attempt *t, clv_remote_times *times)
 	t->link = NULL;
 	t->kept = false;
 	double start = clock_seconds(), until = start + r->o.connect_timeout;
-	clv_status st = link_open(&r->url, r->security, until < t->deadline ? until : t->deadline, &t->link);
+	clv_status st = link_open(&r->url, r->tls, until < t->deadline ? until : t->deadline, &t->link);
 	times->connect += clock_seconds() - start;
 	if (st != CLV_OK)
 		end_turn(r, NULL);

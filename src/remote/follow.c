@@ -21,20 +21,15 @@ enum { CUTS = 8, CUTS_MOST = 16 }; /* a server keeps 16 of a model */
 
 /* ---- made ------------------------------------------------------------------------------------------------------------- */
 
-static clv_status keep_text(clv_follower *f, const char **text)
-{
-	return *text ? arena_keep(&f->arena, *text, text) : CLV_OK;
-}
-
 static clv_status keep_remote(clv_follower *f)
 {
 	clv_remote_options o = CLV_REMOTE_OPTIONS_INIT;
 	TRY(options_read(&o, sizeof o, f->o.remote, "clv_remote_options"));
 	o.lazy = true;
 	o.retries = o.retries ? o.retries : -1; /* the model here is the second try */
-	TRY(keep_text(f, &o.ca));
-	TRY(keep_text(f, &o.cert));
-	TRY(keep_text(f, &o.key));
+	TRY(arena_keep(&f->arena, o.ca, &o.ca));
+	TRY(arena_keep(&f->arena, o.cert, &o.cert));
+	TRY(arena_keep(&f->arena, o.key, &o.key));
 	if (o.token) {
 		f->token = mem_strdup(o.token, strlen(o.token));
 		TRY_MEM(f->token);
@@ -46,15 +41,9 @@ static clv_status keep_remote(clv_follower *f)
 
 static clv_status keep_runtime(clv_follower *f)
 {
-	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
-	TRY(options_read(&o, sizeof o, f->o.runtime, "clv_runtime_options"));
-	if (o.part)
-		return fail(CLV_E_INVALID, "a follower runs the whole model and its prefixes; name no part");
-	TRY(keep_text(f, &o.device));
-	TRY(keep_text(f, &o.optimize));
-	TRY(keep_text(f, &o.engine));
-	f->runtime = o;
-	return CLV_OK;
+	TRY(runtime_options_keep(&f->arena, f->o.runtime, &f->runtime));
+	return f->runtime.part ? fail(CLV_E_INVALID, "a follower runs the whole model and its prefixes; name no part")
+	                       : CLV_OK;
 }
 
 static clv_status keep_methods(clv_follower *f)

@@ -54,7 +54,7 @@ static clv_status set_up(clv_remote *r, const char *url)
 	if (!r->url.tls && (r->o.ca || r->o.cert || r->o.key))
 		return fail(CLV_E_INVALID, "certificates are for https://");
 	if (r->url.tls)
-		TRY(remote_security_new(r->o.ca, r->o.cert, r->o.key, &r->security));
+		TRY(tls_client(r->o.ca, r->o.cert, r->o.key, &r->tls));
 	r->o.token = r->o.ca = r->o.cert = r->o.key = NULL; /* the caller's */
 	r->idle = mem_alloc((size_t)r->o.connections * sizeof *r->idle);
 	TRY_MEM(r->idle);
@@ -106,7 +106,7 @@ void clv_remote_free(clv_remote *r)
 	for (uint32_t i = 0; i < r->nidle; i++)
 		link_close(r->idle[i]);
 	mem_free(r->idle);
-	remote_security_free(r->security);
+	tls_free(r->tls);
 	remote_url_free(&r->url);
 	if (r->token)
 		explicit_bzero(r->token, strlen(r->token));

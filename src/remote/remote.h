@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "base/strbuf.h"
+#include "net/tls.h"
 #include "plan/plan.h"
 #include "tensor/tensor.h"
 
@@ -35,16 +36,10 @@ bool remote_is_loopback(const char *host); /* "localhost", 127.…, ::1: nobody 
 
 /* ---- bytes (link.c) ------------------------------------------------------------------------------------------------ */
 
-typedef struct remote_security remote_security; /* for all connections of a client; NULL: there is no TLS */
-
-/* Files in PEM; NULL: the system's certificates, none of our own. CLV_E_UNSUPPORTED in a build without OpenSSL. */
-clv_status remote_security_new(const char *ca, const char *cert, const char *key, remote_security **out);
-void remote_security_free(remote_security *s);
-
 typedef struct remote_link remote_link;
 
 /* Deadlines are of clock_seconds(). Everything fails with CLV_E_IO: it could not be reached, was closed, was too late. */
-clv_status link_open(const remote_url *u, remote_security *s, double deadline, remote_link **out);
+clv_status link_open(const remote_url *u, tls_context *c /* NULL: no TLS */, double deadline, remote_link **out);
 void link_close(remote_link *l); /* NULL is allowed */
 clv_status link_write(remote_link *l, const void *at, size_t n, bool more,
                       double deadline); /* more: others follow at once */
@@ -108,7 +103,7 @@ struct clv_remote {
 	clv_remote_options o; /* texts are owned below */
 	char *token;
 	remote_url url;
-	remote_security *security;
+	tls_context *tls; /* NULL: there is none */
 
 	pthread_mutex_t lock;
 	pthread_cond_t free_again;

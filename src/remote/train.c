@@ -9,6 +9,7 @@
 #include "base/member.h"
 #include "base/options.h"
 #include "file/json.h"
+#include "file/payload.h"
 #include "file/session_name.h"
 #include "remote/remote.h"
 #include "runtime/runtime.h"
@@ -213,14 +214,28 @@ static clv_status send_step(clv_remote_session *s, const void *data, size_t n, c
 	return st;
 }
 
-/* What it should have been sent is not what it was. */
+/* Gradients come uncompressed: an answer needs no more memory than its own bytes. */
+static clv_status check_plain(const remote_answer *a)
+{
+	payload *p;
+	if (!a->head.tensors)
+		return fail(CLV_E_PARSE, "its answer is no application/x-safetensors");
+	TRY(payload_read(a->body, a->n, PAYLOAD_BOUNDARY, &p));
+	clv_status st = CLV_OK;
+	for (uint32_t i = 0; i < p->memories.n && st == CLV_OK; i++)
+		if (p->memories.at[i].encoding != ENC_PLAIN)
+			st = fail(CLV_E_PARSE, "its answer is compressed");
+	payload_free(p);
+	return st;
+}
+
 static clv_status check_answer(const clv_remote_session *s, remote_answer *a)
 {
-	if (a->head.tensors)
-		return CLV_OK;
+	clv_status st = check_plain(a);
+	if (st == CLV_OK)
+		return st;
 	remote_answer_free(a);
-	return fail(CLV_E_PARSE, "server %s:%s: its answer is no application/x-safetensors", s->r->url.host,
-	            s->r->url.port);
+	return st == CLV_E_NOMEM ? st : fail_more(CLV_E_PARSE, "server %s:%s", s->r->url.host, s->r->url.port);
 }
 
 clv_status remote_train_bytes(clv_remote_session *s, const void *data, size_t n, const clv_tensor *const *targets,

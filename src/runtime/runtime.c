@@ -240,6 +240,16 @@ clv_status runtime_create_on(const artifact *a, const clv_runtime_options *o, co
 	return st;
 }
 
+clv_status runtime_options_keep(arena *a, const clv_runtime_options *given, clv_runtime_options *out)
+{
+	*out = (clv_runtime_options)CLV_RUNTIME_OPTIONS_INIT;
+	TRY(options_read(out, sizeof *out, given, "clv_runtime_options"));
+	TRY(arena_keep(a, out->device, &out->device));
+	TRY(arena_keep(a, out->part, &out->part));
+	TRY(arena_keep(a, out->optimize, &out->optimize));
+	return arena_keep(a, out->engine, &out->engine);
+}
+
 clv_status clv_runtime_create(const clv_artifact *a, const clv_runtime_options *options, clv_runtime **out)
 {
 	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;

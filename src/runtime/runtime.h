@@ -84,6 +84,8 @@ typedef struct named_tensor {
 clv_status runtime_assign(runtime *r, const named_tensor *set, uint32_t n);
 
 /* runtime.c. As clv_runtime_create(), on this engine, also of files that train, which no caller's runtime runs. */
+/* Options as they are now, with texts of their own. */
+clv_status runtime_options_keep(arena *a, const clv_runtime_options *given, clv_runtime_options *out);
 clv_status runtime_create_on(const artifact *a, const clv_runtime_options *o, const engine *e, runtime **out);
 
 /* boundary.c. What crosses a cut, for training: whether a training prefix made it; its tensors as leaves, with the grad flags

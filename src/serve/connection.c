@@ -139,7 +139,7 @@ static void count_sent(connection *c, size_t n)
 
 static void flush(connection *c)
 {
-	while (!c->dead) {
+	while (!c->dead && !c->lingering) {
 		if (c->sent == c->out.n && c->h2)
 			http2_fill(c);
 		if (c->sent == c->out.n)
@@ -198,14 +198,13 @@ static void go_on(connection *c)
 /* The client may still be sending a body that nobody wants. To close now would take the answer from it. */
 static void end_sending(connection *c)
 {
-	if (!c->lingering && c->tls)
-		tls_end(c->tls);
-	if (!c->lingering && shutdown(c->fd, SHUT_WR) == 0) {
-		c->lingering = true;
-		c->since = clock_nanoseconds();
-	} else if (!c->lingering) {
-		c->dead = true;
-	}
+	if (c->lingering)
+		return;
+	tls_close(c->tls);
+	c->tls = NULL;
+	c->lingering = shutdown(c->fd, SHUT_WR) == 0;
+	c->dead = !c->lingering;
+	c->since = clock_nanoseconds();
 }
 
 void connection_settle(connection *c)

@@ -82,8 +82,9 @@ void exchange_refused(exchange *x)
 {
 	infer_free(&x->call);
 	body_free(x);
-	server_release(x->s, x->held);
-	x->held = 0;
+	size_t price = x->stream ? STREAM_PRICE : 0; /* the stream is still there */
+	server_release(x->s, x->held - price);
+	x->held = price;
 }
 
 void exchange_free(exchange *x)
@@ -92,6 +93,7 @@ void exchange_free(exchange *x)
 		return;
 	x->s->nexchanges--;
 	exchange_refused(x);
+	server_release(x->s, x->held);
 	answer_clear(&x->out);
 	served_free(x->served);
 	http_head_free(&x->head);

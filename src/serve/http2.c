@@ -208,8 +208,12 @@ static int on_begin_headers(nghttp2_session *h2, const nghttp2_frame *f, void *u
 		return 0;
 	if (exchange_new(c->s, &x) != CLV_OK)
 		return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-	x->c = c;
+	if (exchange_hold(x, STREAM_PRICE) != CLV_OK) {
+		exchange_free(x);
+		return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+	}
 	x->stream = f->hd.stream_id;
+	x->c = c;
 	x->head.method = x->head.path = ""; /* CONNECT has no path */
 	x->head.length = -1;
 	x->head.keep_alive = true;
@@ -269,7 +273,7 @@ static void begin_body(exchange *x)
 
 static void answer_now(connection *c, exchange *x)
 {
-	if (x->out.status && !x->working)
+	if (!x->working && x->out.status)
 		http2_answer(c, x);
 }
 

@@ -98,8 +98,6 @@ clv_trainer_options models_trainer_options(const server *s)
 {
 	clv_trainer_options o = CLV_TRAINER_OPTIONS_INIT;
 	const clv_runtime_options *r = s->o.runtime;
-	if (!r)
-		return o;
 	o.sandbox = r->sandbox;
 	o.unproven = r->unproven;
 	o.threads = r->threads;
@@ -304,9 +302,7 @@ static clv_status open_version(server *s, const model *m, const model_config *c,
                                const char *path, served **out)
 {
 	clv_artifact *a;
-	clv_open_options o = s->o.open ? *s->o.open : (clv_open_options)CLV_OPEN_OPTIONS_INIT;
-	o.copy = true;
-	TRY(clv_artifact_open(path, &o, &a));
+	TRY(clv_artifact_open(path, s->o.open, &a));
 	TRY(served_new(s, m->name, v->text, a, c->max_batch, out));
 	(*out)->unused = c->unused.n ? mem_strdup(c->unused.at, c->unused.n) : NULL;
 	return CLV_OK;

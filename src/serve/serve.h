@@ -124,6 +124,8 @@ typedef struct request_body {
 
 typedef void (*work_fn)(exchange *x);
 
+enum { STREAM_PRICE = 8 * 1024 }; /* memory of a stream of HTTP/2 besides its fields and its body */
+
 struct exchange {
 	server *s;
 	connection *c;  /* for the loop; NULL: it is gone */
@@ -454,7 +456,9 @@ typedef struct listener {
 } listener;
 
 struct clv_server {
-	clv_server_options o; /* texts are in the arena */
+	clv_server_options o; /* what it points to is below, and texts are in the arena */
+	clv_open_options open;
+	clv_runtime_options runtime;
 	arena arena;
 	int epoll, wake; /* wake: an eventfd */
 	listener listeners[3];

@@ -67,6 +67,30 @@ static clv_status check_options(const clv_server_options *o)
 	return CLV_OK;
 }
 
+static clv_status keep_texts(server *s, const char *const **at, uint32_t n)
+{
+	const char **kept = arena_array(&s->arena, n, sizeof *kept);
+	for (uint32_t i = 0; kept && *at && i < n; i++)
+		kept[i] = arena_str(&s->arena, (*at)[i]);
+	*at = *at ? kept : NULL;
+	return arena_status(&s->arena);
+}
+
+/* How files are opened and run, also those that come later. */
+static clv_status keep_loading(server *s)
+{
+	clv_open_options *o = &s->open;
+	*o = (clv_open_options)CLV_OPEN_OPTIONS_INIT;
+	TRY(options_read(o, sizeof *o, s->o.open, "clv_open_options"));
+	TRY(keep_texts(s, &o->allow_operators, o->nallow_operators));
+	TRY(keep_texts(s, &o->trusted_keys, o->ntrusted_keys));
+	o->copy = true;
+	s->o.open = o;
+	TRY(runtime_options_keep(&s->arena, s->o.runtime, &s->runtime));
+	s->o.runtime = &s->runtime;
+	return CLV_OK;
+}
+
 static clv_status copy_options(server *s, const clv_server_options *given)
 {
 	s->o = (clv_server_options)CLV_SERVER_OPTIONS_INIT;
@@ -77,9 +101,8 @@ static clv_status copy_options(server *s, const clv_server_options *given)
 	                        &s->o.tokens,     &s->o.log,  &s->o.batching, &s->o.state};
 	TRY(check_options(&s->o));
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-		if (*texts[i])
-			*texts[i] = arena_str(&s->arena, *texts[i]);
-	return arena_status(&s->arena);
+		TRY(arena_keep(&s->arena, *texts[i], texts[i]));
+	return keep_loading(s);
 }
 
 /* ---- making one ------------------------------------------------------------------------------------------------------------ */

@@ -496,7 +496,10 @@ static session *add_locked(exchange *x, const char *id, const session_facts *fac
 {
 	sessions *l = x->s->sessions;
 	session *s = NULL;
-	if (find(l, id) != NONE)
+	uint32_t there = find(l, id);
+	if (there != NONE && is_of(l->all.at[there], x->model)) /* another member opened it just now */
+		answer_error(x, 503, "the session is being opened; try again");
+	else if (there != NONE)
 		answer_error(x, 409, "there is another session of that number");
 	else if (has_file(x->s, id))
 		answer_error(x, 409, "there is a file of a session of that number, which the server could not read");
