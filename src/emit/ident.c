@@ -78,9 +78,10 @@ static bool same_name(const void *ctx, uint32_t id)
 /* "x['a'][0]" reads x_a_0: runs of what Python does not take become one underscore. */
 static void put_clean(strbuf *b, const char *s)
 {
+	enum { LONGEST = 100 }; /* a name is written wherever its value is read */
 	size_t start = b->n;
 	bool gap = false;
-	for (; *s; s++) {
+	for (; *s && b->n - start < LONGEST; s++) {
 		if (!is_letter(*s) && !is_digit(*s)) {
 			gap = true;
 			continue;

@@ -658,10 +658,15 @@ static void write_asked_same(writer *w, const source_asked *a, uint32_t i, strbu
 	put_refusal(w, &test, "two inputs are two tensors", b);
 }
 
-static void write_asked(writer *w, strbuf *b)
+static clv_status write_asked(writer *w, strbuf *b)
 {
+	enum { MOST_COMPARED = 256 }; /* each with each */
 	const source_asked *a = &w->s->asked;
 	uint32_t n = w->s->first == 0 ? w->p->inputs.n : 0;
+	if (n > MOST_COMPARED && a->nsame)
+		return fail(CLV_E_UNSUPPORTED,
+		            "the forward asks which of its %u inputs are one tensor; source compares %d at most", n,
+		            MOST_COMPARED);
 	for (uint32_t i = 0; i < n && i < a->nsame; i++)
 		write_asked_same(w, a, i, b);
 	for (uint32_t i = 0; i < n && i < a->ngrads; i++) {
@@ -671,11 +676,12 @@ static void write_asked(writer *w, strbuf *b)
 		strbuf_printf(&test, "if %s%s.requires_grad:", a->grads[i] ? "not " : "", input_ident(w, i));
 		put_refusal(w, &test, a->grads[i] ? "an input does not require grad" : "an input requires grad", b);
 	}
+	return CLV_OK;
 }
 
 clv_status write_body(writer *w)
 {
-	write_asked(w, &w->body);
+	TRY(write_asked(w, &w->body));
 	TRY(write_copies(w, &w->body));
 	TRY(write_nodes(w));
 	TRY(write_return(w, &w->body));

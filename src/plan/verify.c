@@ -8,7 +8,7 @@
 #include "plan/intern.h"
 #include "plan/words.h"
 
-enum { MOST_NAME = 1000 }; /* bytes */
+enum { MOST_NAME = 1000, MOST_SYMBOL = 64 }; /* bytes */
 
 typedef struct verifier {
 	const plan *p;
@@ -97,7 +97,8 @@ static clv_status check_symbols(const verifier *v)
 		if (i + 1 - data > MOST_GIVEN || data > MOST_DATA)
 			return broken(v, "there are more than %d sizes, or more than %d that are read from data", MOST_GIVEN,
 			              MOST_DATA);
-		if (!str_ok(p, s->name) || !symbol_name_ok(plan_s(p, s->name), str_at(p, s->name)->n))
+		size_t length = str_ok(p, s->name) ? str_at(p, s->name)->n : 0;
+		if (!length || length > MOST_SYMBOL || !symbol_name_ok(plan_s(p, s->name), length))
 			return broken(v, "symbol %u has no valid name", i);
 		if (symbol_find(p, s->name) != i)
 			return broken(v, "there are two symbols %s", plan_s(p, s->name));

@@ -351,16 +351,16 @@ uint32_t clv_runtime_most_outputs(const clv_runtime *r)
 	return most;
 }
 
-static bool has_name(const runtime_plan *e, uint32_t external, const char *name)
+/* The tensor that has this name, or is tied to it; NONE: there is none. */
+static value_id tensor_named(const plan *p, const char *name)
 {
-	const plan *p = e->of.p;
-	value_id v = e->of.v.externals.at[external];
-	if (p->values.at[v].name == NONE || p->values.at[v].kind == VALUE_OBJECT)
-		return false;
-	bool same = strcmp(plan_s(p, p->values.at[v].name), name) == 0;
-	for (uint32_t i = 0; i < p->ties.n && !same; i++)
-		same = p->ties.at[i].value == v && strcmp(plan_s(p, p->ties.at[i].name), name) == 0;
-	return same;
+	for (value_id v = 0; v < p->values.n; v++)
+		if (is_module_tensor(p->values.at[v].kind) && strcmp(plan_s(p, p->values.at[v].name), name) == 0)
+			return v;
+	for (uint32_t i = 0; i < p->ties.n; i++)
+		if (strcmp(plan_s(p, p->ties.at[i].name), name) == 0)
+			return p->ties.at[i].value;
+	return NONE;
 }
 
 void runtime_changed(runtime *r, uint32_t i, value_id external, const char *why)
@@ -382,9 +382,10 @@ static clv_status leaf(const runtime *r, const clv_tensor *t, bool requires_grad
 static clv_status bind_in(runtime *r, uint32_t i, const char *name, const clv_tensor *t, bool *found)
 {
 	const runtime_plan *e = &r->plans.at[i];
-	for (uint32_t k = 0; k < e->of.v.externals.n; k++) {
+	value_id v = tensor_named(e->of.p, name);
+	for (uint32_t k = 0; v != NONE && k < e->of.v.externals.n; k++) {
 		clv_tensor *own;
-		if (!has_name(e, k, name))
+		if (e->of.v.externals.at[k] != v)
 			continue;
 		TRY(leaf(r, t, e->of.p->values.at[e->of.v.externals.at[k]].flags & VALUE_TRAINABLE, &own));
 		clv_tensor_free(r->state[e->slot[k]]);

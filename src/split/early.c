@@ -22,11 +22,13 @@ typedef struct early {
 	order_pairs order; /* by `after`, ascending */
 	uint32_t *first;   /* per node: its first pair; one more at the end */
 	bool *has;         /* per value: the prefix has it, or every part can */
-	bool *in;          /* per node: needed by the guard that is looked at */
+	uint32_t *in;      /* per node: the last guard that was looked at and needs it */
+	uint32_t guard;    /* number of the one that is looked at */
+	node_id *needed;   /* its nodes */
+	uint32_t nneeded;
+	uint64_t work;     /* nodes looked at so far */
 	bool *moves;       /* per node: needed by some guard that moves */
 	bool *stays;       /* per node: a guard, or something it needs, that cannot move */
-	node_id *stack;
-	uint32_t depth;
 	bool fits; /* of the guard that is looked at */
 } early;
 
@@ -42,10 +44,10 @@ static void note_had(void *ctx, value_id v)
 
 static void need(early *e, node_id k)
 {
-	if (k < e->cut || e->in[k])
+	if (k < e->cut || e->in[k] == e->guard)
 		return;
-	e->in[k] = true;
-	e->stack[e->depth++] = k;
+	e->in[k] = e->guard;
+	e->needed[e->nneeded++] = k;
 }
 
 static void need_value(void *ctx, value_id v)
@@ -67,31 +69,38 @@ bool node_only_computes(const plan *p, node_id k)
 /* Marks what guard k needs of the suffix. */
 static void mark_needed(early *e, node_id k)
 {
-	memset(e->in, 0, e->p->nodes.n * sizeof *e->in);
+	e->guard++;
+	e->nneeded = 0;
 	e->fits = true;
-	for (need(e, k); e->depth && e->fits;) {
-		node_id n = e->stack[--e->depth];
+	need(e, k);
+	for (uint32_t at = 0; at < e->nneeded && e->fits; at++) {
+		node_id n = e->needed[at];
 		e->fits &= !e->stays[n] && node_only_computes(e->p, n);
 		node_each_arg(e->p, n, need_value, e);
 		for (uint32_t i = e->first[n]; i < e->first[n + 1]; i++)
 			need(e, e->order.at[i].before);
 	}
-	e->depth = 0;
+	e->work += e->nneeded;
 }
 
+/* Plans of which looking takes long keep their guards where they are. */
 static uint32_t mark_guards(early *e)
 {
+	enum { MOST_WORK = 1 << 25 };
 	uint32_t found = 0;
 	memset(e->moves, 0, e->p->nodes.n * sizeof *e->moves);
+	e->work += e->p->nodes.n;
 	for (node_id k = e->cut; k < e->p->nodes.n; k++) {
 		if (!node_guards(e->p, k))
 			continue;
 		mark_needed(e, k);
 		e->stays[k] |= !e->fits;
-		for (node_id i = e->cut; e->fits && i <= k; i++) {
-			found += e->in[i] && !e->moves[i];
-			e->moves[i] |= e->in[i];
+		for (uint32_t i = 0; e->fits && i < e->nneeded; i++) {
+			found += !e->moves[e->needed[i]];
+			e->moves[e->needed[i]] = true;
 		}
+		if (e->work > MOST_WORK)
+			return 0;
 	}
 	return found;
 }
@@ -159,28 +168,33 @@ static void find_places(const early *e, node_id *place)
 	}
 }
 
-static void make_order(const early *e, const node_id *place, node_id *order)
+/* at: per node of the prefix and its end, where the next one that goes before it comes. */
+static void make_order(const early *e, const node_id *place, uint32_t *at, node_id *order)
 {
 	uint32_t n = 0;
-	for (node_id at = 0; at <= e->cut; at++) {
-		for (node_id k = e->cut; k < e->p->nodes.n; k++)
-			if (e->moves[k] && place[k] == at)
-				order[n++] = k;
-		if (at < e->cut)
-			order[n++] = at;
+	memset(at, 0, ((size_t)e->cut + 1) * sizeof *at);
+	for (node_id k = e->cut; k < e->p->nodes.n; k++)
+		if (e->moves[k])
+			at[place[k]]++;
+	for (node_id k = 0; k <= e->cut; k++) {
+		uint32_t before = at[k];
+		at[k] = n;
+		n += before;
+		if (k < e->cut)
+			order[n++] = k;
 	}
 	for (node_id k = e->cut; k < e->p->nodes.n; k++)
-		if (!e->moves[k])
-			order[n++] = k;
+		order[e->moves[k] ? at[place[k]]++ : n++] = k;
 }
 
 static clv_status reorder(const early *e, plan **out)
 {
-	node_id *place = mem_ids(2 * (size_t)e->p->nodes.n + 1);
+	size_t n = e->p->nodes.n;
+	node_id *place = mem_ids(3 * n + 2);
 	TRY_MEM(place);
-	node_id *order = place + e->p->nodes.n;
+	node_id *order = place + n;
 	find_places(e, place);
-	make_order(e, place, order);
+	make_order(e, place, order + n, order);
 	clv_status st = plan_reorder(e->p, order, out);
 	mem_free(place);
 	return st;
@@ -255,12 +269,12 @@ static clv_status early_new(early *e, arena *a)
 {
 	size_t nodes = e->p->nodes.n + 1;
 	e->first = arena_array(a, nodes + 1, sizeof *e->first);
-	e->stack = arena_ids(a, nodes);
+	e->needed = arena_ids(a, nodes);
 	e->has = arena_array(a, e->p->values.n + 1, sizeof(bool));
-	e->in = arena_array(a, nodes, sizeof(bool));
+	e->in = arena_array(a, nodes, sizeof *e->in);
 	e->moves = arena_array(a, nodes, sizeof(bool));
 	e->stays = arena_array(a, nodes, sizeof(bool));
-	return e->first && e->stack && e->has && e->in && e->moves && e->stays ? CLV_OK : fail_nomem();
+	return e->first && e->needed && e->has && e->in && e->moves && e->stays ? CLV_OK : fail_nomem();
 }
 
 clv_status guards_early(const plan *p, node_id *cut, plan **out)

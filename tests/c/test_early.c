@@ -112,9 +112,34 @@ static void a_first_stage_decides_what_only_computes(void **state)
 	check_first("%q = aten::logical_not(%m) -> bool[4]\n", 0, 0, "");
 }
 
+/* Each of them stays because the one before it does: this ends soon, wherever the guards are put. */
+static void a_long_chain_of_guards_takes_no_time(void **state)
+{
+	enum { GUARDS = 6000 };
+	strbuf text = STRBUF_INIT;
+	char *made;
+	uint32_t v = 0;
+	(void)state;
+	strbuf_puts(&text, HEAD "%v0 = aten::relu(%b) -> f32[4]\n");
+	for (; v < GUARDS; v++)
+		strbuf_printf(&text,
+		              "%%v%u = aten::relu(%%v%u) -> f32[4]\n%%a%u = aten::all(%%v%u) -> bool[]\n"
+		              "%%g%u = aten::is_nonzero(%%a%u) -> bool = true {host}\n",
+		              v + 1, v, v, v + 1, v, v);
+	strbuf_printf(&text, "output %%v%u\n", v);
+	OK(strbuf_take(&text, &made));
+	plan *p = load_ok(made), *q = NULL;
+	node_id cut = 2;
+	OK(guards_early(p, &cut, &q));
+	plan_free(q);
+	plan_free(p);
+	mem_free(made);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_long_chain_of_guards_takes_no_time),
 		cmocka_unit_test(what_needs_inputs_alone_goes_first),
 		cmocka_unit_test(what_needs_the_prefix_goes_behind_what_it_needs),
 		cmocka_unit_test(what_needs_a_weight_of_the_suffix_stays),
