@@ -1,4 +1,5 @@
 /* Reads "https://host:8000/model". */
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <string.h>
 
@@ -127,5 +128,9 @@ clv_status remote_url_read(const char *text, remote_url *out)
 
 bool remote_is_loopback(const char *host)
 {
-	return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
+	struct in_addr v4;
+	struct in6_addr v6;
+	if (inet_pton(AF_INET, host, &v4) == 1)
+		return ntohl(v4.s_addr) >> 24 == 127;
+	return strcmp(host, "localhost") == 0 || (inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
 }

@@ -242,7 +242,8 @@ static double patience(const connection *c)
 static bool stream_is_late(const exchange *x, int64_t now)
 {
 	const clv_server_options *o = &x->s->o;
-	double patient = x->streaming ? o->idle_timeout : o->header_timeout + (double)x->moved / SLOWEST;
+	bool between = x->streaming && (x->waiting || x->body.n == x->taken); /* messages */
+	double patient = between ? o->idle_timeout : o->header_timeout + (double)x->moved / SLOWEST;
 	return !x->working && !x->inner && !(x->watch && x->streaming) && (double)(now - x->since) > patient * 1e9;
 }
 

@@ -186,8 +186,6 @@ clv_status body_add(exchange *x, const void *at, size_t n)
 
 void body_refuse(exchange *x, clv_status st)
 {
-	if (x->out.status)
-		return;
 	if (st == CLV_E_LIMIT)
 		answer_error(x, 413, "%s", status_message());
 	else if (st == CLV_E_NOMEM)
@@ -298,11 +296,28 @@ void answer_text(exchange *x, unsigned status, const char *type, strbuf *text)
 	x->out.type = type;
 }
 
+/* The first characters of a message, which may list what the client has sent. */
+static const char *shorten(exchange *x, const char *message)
+{
+	enum { LONGEST = 1000 };
+	size_t n = strlen(message);
+	bool cut = n > LONGEST;
+	for (n = cut ? LONGEST : n; cut && ((unsigned char)message[n] & 0xc0) == 0x80; n--)
+		;
+	char *s = arena_alloc(&x->arena, n + 4);
+	if (s)
+		snprintf(s, n + 4, "%.*s%s", (int)n, message, cut ? "..." : "");
+	return s ? s : "";
+}
+
 static void answer_message(exchange *x, unsigned status, const char *message)
 {
 	strbuf b = STRBUF_INIT;
+	if (x->out.status >= 400)
+		return;
+	message = shorten(x, message);
 	x->out.json = -1;
-	x->out.error = arena_str(&x->arena, message);
+	x->out.error = message;
 	if (status == 429 || status == 503)
 		x->out.retry = 1;
 	strbuf_puts(&b, "{\"error\":");

@@ -169,7 +169,10 @@ void grpc_put_frame(strbuf *b, size_t n)
 
 clv_status grpc_stream_data(exchange *x, const uint8_t *at, size_t n)
 {
-	x->since = clock_nanoseconds();
+	if (x->body.n == x->taken) { /* a message begins */
+		x->since = clock_nanoseconds();
+		x->moved = 0;
+	}
 	return body_add(x, at, n);
 }
 

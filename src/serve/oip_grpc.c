@@ -470,10 +470,15 @@ static void server_metadata(exchange *x)
 
 /* Health: UNKNOWN=0, SERVING=1, NOT_SERVING=2, SERVICE_UNKNOWN=3; of the server, or of the model that the service is named
    after. */
+static bool is_server(const char *service)
+{
+	return !*service || strcmp(service, "inference.GRPCInferenceService") == 0;
+}
+
 uint32_t grpc_health(server *s, const char *service)
 {
 	served *m = NULL;
-	if (!service[0] || strcmp(service, "inference.GRPCInferenceService") == 0)
+	if (is_server(service))
 		return server_is_ready(s) ? 1 : 2;
 	bool there = models_is_quick(service) && models_find(s, service, NULL, &m) == CLV_OK;
 	served_free(m);
@@ -485,6 +490,8 @@ static void health_check(exchange *x)
 	strbuf b = STRBUF_INIT;
 	const char *service = "", *none = "";
 	clv_status st = read_texts(x, 1, &service, NONE, &none);
+	if (st == CLV_OK && !is_server(service) && !tokens_know(x)) /* strangers are not told which models there are */
+		return;
 	uint32_t health = st == CLV_OK ? grpc_health(x->s, service) : 0;
 	if (health == 3)
 		st = fail(CLV_E_NOT_FOUND, "there is no service or model '%.128s'", service);

@@ -154,6 +154,11 @@ static bool is_wanted(exchange *x)
 	return !x->out.status;
 }
 
+static bool desk_is_full(const server *s)
+{
+	return s->queue->desk.n >= ERRANDS_MOST || s->queue->desk.n >= s->o.max_queue;
+}
+
 /* ---- reading ---------------------------------------------------------------------------------------------------------------------- */
 
 /* A model that has to be cut first is the desk's: others are read meanwhile. */
@@ -188,7 +193,7 @@ static void read_one(server *s, exchange *x, bool at_desk)
 	bool wanted = is_wanted(x);
 	if (wanted && is_errand(x, at_desk)) {
 		pthread_mutex_lock(&q->lock);
-		bool full = q->desk.n >= ERRANDS_MOST;
+		bool full = desk_is_full(s);
 		if (!full) {
 			line_add(q, &q->desk, x);
 			pthread_cond_signal(&q->errand);
@@ -520,7 +525,7 @@ static void add(exchange *x, bool desk)
 	x->at.queued = clock_nanoseconds();
 	pthread_mutex_lock(&q->lock);
 	bool own = !x->c && !x->outer; /* the server looks for changed files */
-	bool full = desk ? !own && q->desk.n >= ERRANDS_MOST : q->waiting >= x->s->o.max_queue;
+	bool full = desk ? !own && desk_is_full(x->s) : q->waiting >= x->s->o.max_queue;
 	if (!full) {
 		x->working = true;
 		line_add(q, desk ? &q->desk : &q->arrivals, x);

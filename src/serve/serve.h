@@ -196,7 +196,7 @@ static inline uint8_t *body_at(const request_body *b)
 /* Adds bytes that came. CLV_E_LIMIT: more than a body may have, or than one of somebody unknown. CLV_E_NOMEM: more than the server
    has at once. */
 clv_status body_add(exchange *x, const void *at, size_t n);
-void body_refuse(exchange *x, clv_status st); /* answers that; the first answer stays */
+void body_refuse(exchange *x, clv_status st); /* answers that */
 /* Inflates the body, or the message of gRPC, on a worker; `then` is called on the loop with the plain one. */
 void body_inflate(exchange *x, work_fn then);
 clv_status body_json(const exchange *x, json_t **root); /* for the loop: a short one; caller frees */
@@ -205,7 +205,7 @@ void body_drop(exchange *x, size_t n);                  /* its first bytes, whic
    boundaries and of messages do, too, as far as the first bytes tell. */
 size_t body_lead_for(const http_head *h);
 
-/* Answers. The first one stays. */
+/* Answers. The first error stays. */
 void answer_empty(exchange *x, unsigned status);
 void answer_text(exchange *x, unsigned status, const char *type, strbuf *text /* empty after */);
 void answer_error(exchange *x, unsigned status, const char *fmt, ...) PRINTF_LIKE(3, 4);

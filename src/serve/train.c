@@ -756,6 +756,7 @@ static clv_status apply_entries(clv_trainer *t, exchange *x, const st_file *f)
 static clv_status apply_body(clv_trainer *t, exchange *x)
 {
 	st_file *f;
+	TRY(exchange_hold(x, json_memory_most(st_header_bytes(body_at(&x->body), x->body.n))));
 	TRY(st_parse(body_at(&x->body), x->body.n, &f));
 	clv_status st = apply_entries(t, x, f);
 	st_free(f);
