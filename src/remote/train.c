@@ -202,7 +202,7 @@ static clv_status send_step(clv_remote_session *s, const void *data, size_t n, c
 	strbuf fields = STRBUF_INIT;
 	remote_piece body[] = {{data, n}, {targets->at, targets->n}};
 	strbuf_printf(&fields,
-	              "Content-Type: application/x-safetensors\r\nAccept: application/x-safetensors\r\n"
+	              "Content-Type: " ST_MEDIA_TYPE "\r\nAccept: " ST_MEDIA_TYPE "\r\n"
 	              "Cleave-Session: %s\r\nCleave-Member: %" PRId64 "\r\nCleave-Step: %" PRIu64
 	              "\r\nCleave-Boundary-Length: %zu\r\n",
 	              s->id, s->member, s->last + 1, n);
@@ -219,8 +219,7 @@ static clv_status check_answer(const clv_remote_session *s, remote_answer *a)
 	if (a->head.tensors)
 		return CLV_OK;
 	remote_answer_free(a);
-	return fail(CLV_E_PARSE, "server %s:%s: its answer is no application/x-safetensors", s->r->url.host,
-	            s->r->url.port);
+	return fail(CLV_E_PARSE, "server %s:%s: its answer is no " ST_MEDIA_TYPE, s->r->url.host, s->r->url.port);
 }
 
 clv_status remote_train_bytes(clv_remote_session *s, const void *data, size_t n, const clv_tensor *const *targets,
