@@ -12,7 +12,7 @@ static const char metadata[] = "{\"inputs\":[],\"outputs\":[{\"name\":\"y\",\"da
 /* The body, without its framing; caller frees. NULL: it is malformed, or not all there. */
 static char *body_of(const answer_head *h, const char *at, size_t n, size_t *out)
 {
-	answer_chunks c = {0};
+	http_chunks c = {0};
 	size_t used, data;
 	bool done = false;
 	char *body = mem_alloc(n + 1);
@@ -24,7 +24,7 @@ static char *body_of(const answer_head *h, const char *at, size_t n, size_t *out
 		return body;
 	}
 	while (n && !done) {
-		if (answer_chunks_read(&c, at, n, &used, &data, &done) != CLV_OK)
+		if (http_chunks_read(&c, at, n, &used, &data, &done) != CLV_OK)
 			break;
 		MUST(used <= n && data <= used && (used || done));
 		memcpy(body + *out, at + used - data, data);
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const char *at = (const char *)data;
 	remote_answer a = {0};
-	size_t n = answer_head_end(at, size);
+	size_t n = http_head_end(at, size);
 	if (!n)
 		return 0;
 	if (answer_head_read(at, n, &a.head) != CLV_OK) {

@@ -8,6 +8,7 @@
 #include "base/strbuf.h"
 #include "plan/plan.h"
 
+#define ST_MEDIA_TYPE "application/x-safetensors"
 #define ST_HEADER_MAX 100000000 /* the format's own limit */
 enum { ST_MAPPED_ALIGN = 64 };
 

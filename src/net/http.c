@@ -103,12 +103,12 @@ clv_status http_field_add(http_head *h, arena *a, const char *name, size_t nname
 {
 	http_field f;
 	if (!all_tokens(name, nname))
-		return fail(CLV_E_PARSE, "a field of the request has a name that none may have");
+		return fail(CLV_E_PARSE, "the head is malformed: a field has a name that none may have");
 	for (size_t i = 0; i < nvalue; i++)
 		if ((unsigned char)value[i] < 0x20 ? value[i] != '\t' : value[i] == 0x7f)
-			return fail(CLV_E_PARSE, "a field of the request has a control character in it");
+			return fail(CLV_E_PARSE, "a field of the head has a control character in it");
 	if (h->fields.n >= HTTP_FIELDS_MOST)
-		return fail(CLV_E_LIMIT, "the request has more than %d fields", HTTP_FIELDS_MOST);
+		return fail(CLV_E_LIMIT, "the head has more than %d fields", HTTP_FIELDS_MOST);
 	TRY(keep_text(a, name, nname, &f.name));
 	TRY(keep_text(a, value, nvalue, &f.value));
 	for (char *c = (char *)f.name; *c; c++)
@@ -166,7 +166,7 @@ static clv_status read_field(http_head *h, arena *a, const char *at, size_t n)
 {
 	const char *colon = memchr(at, ':', n);
 	if (!colon)
-		return fail(CLV_E_PARSE, "a field of the request has no colon");
+		return fail(CLV_E_PARSE, "the head is malformed: a field has no colon");
 	const char *value = colon + 1, *end = at + n;
 	while (value < end && (*value == ' ' || *value == '\t'))
 		value++;
@@ -207,26 +207,33 @@ static clv_status line_length(const char *at, const char *end, size_t *out)
 {
 	const char *feed = memchr(at, '\n', (size_t)(end - at));
 	if (!feed || feed == at || feed[-1] != '\r' || memchr(at, '\r', (size_t)(feed - 1 - at)))
-		return fail(CLV_E_PARSE, "a line of the request does not end with CR and LF");
+		return fail(CLV_E_PARSE, "the head is malformed: a line does not end with CR and LF");
 	*out = (size_t)(feed - 1 - at);
+	return CLV_OK;
+}
+
+clv_status http_fields_read(const char *at, size_t n, arena *a, http_head *out, size_t *first)
+{
+	const char *end = at + n;
+	size_t line;
+	*out = (http_head){.length = -1};
+	TRY(line_length(at, end, first));
+	for (at += *first + 2; at < end; at += line + 2) {
+		TRY(line_length(at, end, &line));
+		if (!line)
+			break;
+		if (*at == ' ' || *at == '\t')
+			return fail(CLV_E_PARSE, "the head is malformed: a field goes on in the next line");
+		TRY(read_field(out, a, at, line));
+	}
 	return CLV_OK;
 }
 
 clv_status http_head_read(const char *at, size_t n, arena *a, http_head *out)
 {
-	const char *end = at + n;
-	size_t line;
-	*out = (http_head){.length = -1};
-	TRY(line_length(at, end, &line));
-	TRY(read_first_line(out, a, at, line));
-	for (at += line + 2; at < end; at += line + 2) {
-		TRY(line_length(at, end, &line));
-		if (!line)
-			break;
-		if (*at == ' ' || *at == '\t')
-			return fail(CLV_E_PARSE, "a field of the request goes on in the next line");
-		TRY(read_field(out, a, at, line));
-	}
+	size_t first;
+	TRY(http_fields_read(at, n, a, out, &first));
+	TRY(read_first_line(out, a, at, first));
 	TRY(read_framing(out));
 	return read_connection(out);
 }

@@ -1,4 +1,4 @@
-/* HTTP/1.1 as bytes: the head of a request, a body in chunks. Pure functions over memory, without sockets.
+/* HTTP/1.1 as bytes: heads, bodies in chunks. Pure functions over memory, without sockets.
  *
  * What two readers could understand in two ways is refused: that is how requests are smuggled past a proxy. So there are no
  * lengths given twice, no length beside chunks, no folded lines, no bare line feeds, no spaces around names. */
@@ -31,6 +31,8 @@ size_t http_head_end(const char *at, size_t n);
    http_head_free in any case. */
 clv_status http_head_read(const char *at, size_t n, arena *a, http_head *out);
 void http_head_free(http_head *h);
+/* Only its fields, which answers have too; the bytes of its first line are left to the caller. */
+clv_status http_fields_read(const char *at, size_t n, arena *a, http_head *out, size_t *first);
 /* One more field; used by HTTP/2 too. CLV_E_PARSE: characters that no field has. CLV_E_LIMIT: too many. */
 clv_status http_field_add(http_head *h, arena *a, const char *name, size_t nname, const char *value, size_t nvalue);
 /* A path with its query. CLV_E_PARSE. */

@@ -144,7 +144,7 @@ static clv_status read_more(attempt *t)
 static clv_status read_one_head(attempt *t, answer_head *out)
 {
 	size_t n;
-	while ((n = answer_head_end(t->in, t->n)) == 0) {
+	while ((n = http_head_end(t->in, t->n)) == 0) {
 		if (t->n >= ANSWER_HEAD_MOST)
 			return fail(CLV_E_PARSE, "the head of its answer is too long");
 		TRY(read_more(t));
@@ -186,7 +186,7 @@ static clv_status add_body(const attempt *t, remote_answer *a, size_t *room, con
 
 static clv_status read_chunked(attempt *t, remote_answer *a)
 {
-	answer_chunks c = {0};
+	http_chunks c = {0};
 	size_t room = 0, used, data, at = 0;
 	bool done = false;
 	while (!done) {
@@ -194,7 +194,7 @@ static clv_status read_chunked(attempt *t, remote_answer *a)
 			t->n = at = 0;
 			TRY(read_more(t));
 		}
-		TRY(answer_chunks_read(&c, t->in + at, t->n - at, &used, &data, &done));
+		TRY(http_chunks_read(&c, t->in + at, t->n - at, &used, &data, &done));
 		at += used;
 		TRY(add_body(t, a, &room, t->in + at - data, data));
 	}

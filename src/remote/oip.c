@@ -5,7 +5,6 @@
 #include "base/member.h"
 #include "file/json.h"
 #include "file/oip_types.h"
-#include "file/safetensors.h"
 #include "remote/remote.h"
 
 enum { INPUTS, OUTPUTS, PORTS_MOST = 65536, RANK_MOST = 64 };

@@ -253,7 +253,7 @@ static clv_status send_bytes(clv_remote *r, const remote_call *c, clv_tensor **o
 	remote_request q = {
 		.method = "POST",
 		.path = "/infer",
-		.fields = "Content-Type: application/x-safetensors\r\nAccept: application/x-safetensors\r\n",
+		.fields = "Content-Type: " ST_MEDIA_TYPE "\r\nAccept: " ST_MEDIA_TYPE "\r\n",
 		.body = &(remote_piece){c->data, c->n},
 		.nbody = 1,
 		.limit = c->limit,

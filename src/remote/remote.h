@@ -1,7 +1,7 @@
 /* Clients of a server (docs/remote.md): one request over HTTP/1.1 after the other on each of a few connections.
  *
  *     url.c      where the server is, what the model is called      link.c      a socket, or TLS on one, with a deadline
- *     answer.c   the head and the framing of an answer              exchange.c  requests: connections that are kept, retries
+ *     answer.c   the head of an answer                              exchange.c  requests: connections that are kept, retries
  *     oip.c      inputs and outputs as the protocol has them        remote.c    the public functions
  *     choose_link.c  which way to divide a call is fastest          follow*.c   calls that take it
  *     train.c    sessions of training
@@ -15,6 +15,8 @@
 
 #include "base/arena.h"
 #include "base/strbuf.h"
+#include "file/safetensors.h"
+#include "net/http.h"
 #include "net/tls.h"
 #include "plan/plan.h"
 #include "tensor/tensor.h"
@@ -61,20 +63,8 @@ typedef struct answer_head {
 	double queue, compute;    /* seconds, of Server-Timing; NaN: not said */
 } answer_head;
 
-/* Where a head ends, with the empty line; 0: not in these bytes. */
-size_t answer_head_end(const char *at, size_t n);
-/* CLV_E_PARSE: it is malformed, or could be understood in two ways. */
+/* Of the n bytes that http_head_end() found. CLV_E_PARSE: it is malformed, or could be understood in two ways. */
 clv_status answer_head_read(const char *at, size_t n, answer_head *out);
-
-/* A body in chunks; all zero at its start. */
-typedef struct answer_chunks {
-	int state;
-	uint64_t left;
-	uint32_t digits, line;
-} answer_chunks;
-
-/* Reads n bytes: `*used` of them, the last `*data` of which are of the body. CLV_E_PARSE. */
-clv_status answer_chunks_read(answer_chunks *c, const char *at, size_t n, size_t *used, size_t *data, bool *done);
 
 /* ---- requests (exchange.c) ----------------------------------------------------------------------------------------- */
 

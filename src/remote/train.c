@@ -203,7 +203,7 @@ static clv_status send_step(clv_remote_session *s, const void *data, size_t n, c
 	strbuf fields = STRBUF_INIT;
 	remote_piece body[] = {{data, n}, {targets->at, targets->n}};
 	strbuf_printf(&fields,
-	              "Content-Type: application/x-safetensors\r\nAccept: application/x-safetensors\r\n"
+	              "Content-Type: " ST_MEDIA_TYPE "\r\nAccept: " ST_MEDIA_TYPE "\r\n"
 	              "Cleave-Session: %s\r\nCleave-Member: %" PRId64 "\r\nCleave-Step: %" PRIu64
 	              "\r\nCleave-Boundary-Length: %zu\r\n",
 	              s->id, s->member, s->last + 1, n);
@@ -219,7 +219,7 @@ static clv_status check_plain(const remote_answer *a)
 {
 	payload *p;
 	if (!a->head.tensors)
-		return fail(CLV_E_PARSE, "its answer is no application/x-safetensors");
+		return fail(CLV_E_PARSE, "its answer is no " ST_MEDIA_TYPE);
 	TRY(payload_read(a->body, a->n, PAYLOAD_BOUNDARY, &p));
 	clv_status st = CLV_OK;
 	for (uint32_t i = 0; i < p->memories.n && st == CLV_OK; i++)

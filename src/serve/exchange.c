@@ -163,7 +163,7 @@ static size_t find_lead(const exchange *x, const uint8_t *at, size_t n)
 	uint64_t header;
 	if (x->grpc)
 		return grpc_body_lead(x, at, n);
-	if (!http_has_word(type, BOUNDARY_TYPE) || n < sizeof header)
+	if (!http_has_word(type, ST_MEDIA_TYPE) || n < sizeof header)
 		return body_lead_for(&x->head);
 	memcpy(&header, at, sizeof header); /* little endian */
 	return (size_t)(-(header + sizeof header) % 64);

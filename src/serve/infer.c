@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "file/safetensors.h"
 #include "serve/batch.h"
 #include "serve/oip.h"
 

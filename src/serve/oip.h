@@ -2,9 +2,8 @@
 #ifndef SERVE_OIP_H
 #define SERVE_OIP_H
 
+#include "file/safetensors.h"
 #include "serve/serve.h"
-
-#define BOUNDARY_TYPE "application/x-safetensors"
 
 extern const char *const oip_extensions[]; /* NULL at the end */
 typedef clv_status (*describe_fn)(exchange *x, const served *m, strbuf *out);

@@ -332,7 +332,7 @@ clv_status oip_read(exchange *x)
 	x->call.id = "";
 	if (x->grpc)
 		return grpc_read(x);
-	if (is_type(x, "content-type", BOUNDARY_TYPE))
+	if (is_type(x, "content-type", ST_MEDIA_TYPE))
 		return read_boundary(x);
 	if (text && (!http_number(text, &n) || (uint64_t)n > x->body.n))
 		return fail(CLV_E_PARSE, "Inference-Header-Content-Length is not the length of JSON in this body");
@@ -512,7 +512,7 @@ static clv_status write_file(exchange *x)
 	}
 	TRY(st_layout(entries, c->nresults, NULL, 0, &image));
 	answer_empty(x, 200);
-	x->out.type = BOUNDARY_TYPE;
+	x->out.type = ST_MEDIA_TYPE;
 	clv_status st = answer_piece(&x->out, image.head, image.head_n, mem_free, image.head);
 	image.head = NULL;
 	for (uint32_t i = 0; st == CLV_OK && i < c->nresults; i++)
@@ -527,7 +527,7 @@ static clv_status write_crossing(exchange *x)
 	const st_image *image;
 	TRY(boundary_image_new(x->call.crossing, &kept, &image));
 	answer_empty(x, 200);
-	x->out.type = BOUNDARY_TYPE;
+	x->out.type = ST_MEDIA_TYPE;
 	clv_status st = answer_piece(&x->out, image->head, image->head_n, NULL, NULL);
 	for (uint32_t i = 0; i < image->n && st == CLV_OK; i++) {
 		const st_entry *e = &image->entries[image->order[i]];
@@ -547,7 +547,7 @@ static clv_status write_crossing(exchange *x)
 
 void oip_write(exchange *x)
 {
-	bool file = is_type(x, "accept", BOUNDARY_TYPE);
+	bool file = is_type(x, "accept", ST_MEDIA_TYPE);
 	clv_status st = x->grpc            ? grpc_write(x)
 	                : !file            ? write_json(x)
 	                : x->call.crossing ? write_crossing(x)

@@ -116,7 +116,7 @@ static void answer_bytes(exchange *x, void *at, size_t n)
 	if (answer_piece(&x->out, at, n, mem_free, at) != CLV_OK)
 		answer_empty(x, 503);
 	else
-		x->out.type = BOUNDARY_TYPE;
+		x->out.type = ST_MEDIA_TYPE;
 }
 
 static void part_name(const char *what, uint32_t member, char out[32])

@@ -42,7 +42,7 @@ typedef struct script {
 /* Bytes of a request that were said to come. */
 static size_t whole_request(const char *at, size_t n)
 {
-	size_t head = answer_head_end(at, n);
+	size_t head = http_head_end(at, n);
 	const char *length = head ? strcasestr(at, "content-length:") : NULL;
 	if (!head)
 		return SIZE_MAX;
@@ -183,7 +183,7 @@ static reply metadata(void)
 static reply say_binary(const char *head, const void *body, size_t n)
 {
 	char *text = with_length(head, body, n);
-	return (reply){.at = text, .n = answer_head_end(text, 4096) + n};
+	return (reply){.at = text, .n = http_head_end(text, 4096) + n};
 }
 
 /* {[1,2],[3,4]} as y in a safetensors file. */
@@ -279,7 +279,7 @@ static void a_boundary_goes_and_outputs_come_over_one_connection(void **state)
 	assert_non_null(strstr(s->request[1], "POST /v2/models/net/infer HTTP/1.1\r\n"));
 	assert_non_null(strstr(s->request[1], "Authorization: Bearer secret\r\n"));
 	assert_non_null(strstr(s->request[1], "Content-Type: application/x-safetensors\r\n"));
-	size_t head = answer_head_end(s->request[1], s->request_n[1]);
+	size_t head = http_head_end(s->request[1], s->request_n[1]);
 	OK(clv_boundary_unpack(s->request[1] + head, s->request_n[1] - head, &sent));
 	assert_string_equal(clv_boundary_label(sent, 0), "%1");
 	clv_boundary_free(sent);
@@ -541,13 +541,13 @@ static void chunks_may_be_cut_anywhere(void **state)
 	(void)state;
 	static const char text[] = "3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nTrailer: x\r\n\r\nrest";
 	for (size_t step = 1; step < sizeof text; step++) {
-		answer_chunks c = {0};
+		http_chunks c = {0};
 		char body[64];
 		size_t n = 0, at = 0, used, data;
 		bool done = false;
 		while (!done) {
 			size_t left = sizeof text - 1 - at;
-			OK(answer_chunks_read(&c, text + at, step < left ? step : left, &used, &data, &done));
+			OK(http_chunks_read(&c, text + at, step < left ? step : left, &used, &data, &done));
 			memcpy(body + n, text + at + used - data, data);
 			n += data;
 			at += used;
@@ -601,6 +601,7 @@ static void tokens_do_not_go_in_the_clear(void **state)
 	o.lazy = true;
 	o.token = "secret";
 	FAILS(clv_remote_connect("http://example.org/net", &o, &c), CLV_E_INVALID, "in the clear");
+	FAILS(clv_remote_connect("http://127.example.org/net", &o, &c), CLV_E_INVALID, "in the clear");
 	o.insecure = true;
 	OK(clv_remote_connect("http://example.org/net", &o, &c));
 	clv_remote_free(c);
