@@ -213,19 +213,23 @@ class SplitRuntime(_show.Shown, Drawable):
     def prepare_sizes(self, *sizes: int | Mapping[str, int], training: bool | None = None) -> None:
         """Records these sizes now, not when they are first used: batch sizes, or {"B": 8, "S": 128}.
 
-        For a service that must not wait later, and before keep_only, which leaves no whole model to record. training:
-        record training too; by default if the split is trainable."""
+        In all modes (train and eval too) and for all data that were met so far. For a service that must not wait later,
+        and before keep_only, which leaves no whole model to record. training: record training too; by default if the
+        split is trainable."""
         leaves = take_apart(self._target, *self._example).leaves
         here = self._first.sizes_of(leaves)
         points = [{**here, **read_size(size, self.split_spec.batch_symbol, here)} for size in sizes]
         train = self.split_spec.trainable if training is None else training
-        modes = (False, True) if train else (False,)
-        with progress.task(f"preparing sizes of {self._target.name}", len(modes) * len(points)):
-            for grad in modes:
-                cuts = self._cut_for(self._variants(leaves, grad)).plans
-                for point in points:
-                    progress.step(_show.named_sizes(point), counted=True)
-                    cuts.see(point)
+        grads = (False, True) if train else (False,)
+        for grad in grads:
+            self._cut_for(self._variants(leaves, grad))
+        every = [cuts for cuts in self._served.every() if cuts.regime.grad in grads and self._reader.fits(cuts.regime)]
+        with progress.task(f"preparing sizes of {self._target.name}", len(every) * len(points)):
+            for cuts in every:
+                with self._reader.in_mode(cuts.regime):
+                    for point in points:
+                        progress.step(_show.named_sizes(point), counted=True)
+                        cuts.see(point)
 
     def see(self, example: Any) -> None:
         """Records what the forward does on data like this, if it takes another branch than on the example and no plan
