@@ -341,6 +341,19 @@ static int64_t *symbols_from(const plan *p, PyObject *sizes)
 	return NULL;
 }
 
+typedef struct TwoPlans {
+	const PlanObject *a, *b;
+} TwoPlans;
+
+static bool same_const(void *ctx, value_id a, value_id b)
+{
+	const TwoPlans *p = ctx;
+	const br_tensor *x = a < p->a->data.n ? p->a->data.tensors[a] : NULL;
+	const br_tensor *y = b < p->b->data.n ? p->b->data.tensors[b] : NULL;
+	bool same = x && x == y;
+	return same || (x && y && br_bits_equal(x, y, &same) == CLV_OK && same);
+}
+
 PyObject *plan_py_same_until(PlanObject *o, PyObject *args)
 {
 	unsigned int end;
@@ -352,7 +365,7 @@ PyObject *plan_py_same_until(PlanObject *o, PyObject *args)
 	int64_t *mine = symbols_from(o->p, sizes), *theirs = mine ? symbols_from(other->p, sizes) : NULL;
 	clv_status st = CLV_OK;
 	if (theirs)
-		st = plan_same_at(o->p, mine, other->p, theirs, end, &same);
+		st = plan_same_at(o->p, mine, other->p, theirs, end, same_const, &(TwoPlans){o, other}, &same);
 	PyMem_Free(mine);
 	PyMem_Free(theirs);
 	if (PyErr_Occurred())

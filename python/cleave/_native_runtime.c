@@ -421,9 +421,10 @@ static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
 typedef struct RuntimeCall {
 	const runtime *r;
 	run_call call;
-	const runtime_plan *made; /* whose boundary it is, of a suffix */
-	uint32_t plan;            /* that ran */
-	PyObject *out;            /* what it gave; NULL: an exception is set */
+	const boundary_facts *got; /* of a suffix: what the boundary says, and its tensors in the order of its labels */
+	clv_tensor *const *given;
+	uint32_t plan; /* that ran */
+	PyObject *out; /* what it gave; NULL: an exception is set */
 } RuntimeCall;
 
 /* Tensors of torch in the place of those of the core, which go. */
@@ -517,74 +518,66 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *args)
 	return out;
 }
 
-/* On what of a boundary the plan takes, at its sizes; whether the plan is proven for them was not looked at yet. */
-static clv_status run_sizes(void *ctx, uint32_t i)
+/* What a plan takes of a boundary. */
+static clv_status find_labels(const RuntimeCall *c, const plan_part *of, clv_tensor **out)
+{
+	for (uint32_t i = 0; i < of->v.inputs.n; i++) {
+		char *label;
+		TRY(value_label_text(of->p, of->v.inputs.at[i], &label));
+		for (uint32_t k = 0; k < c->got->nlabels && !out[i]; k++)
+			if (strcmp(c->got->labels[k], label) == 0)
+				out[i] = c->given[k];
+		clv_status st = out[i] ? CLV_OK : fail(CLV_E_INPUT, "the boundary lacks %s", label);
+		mem_free(label);
+		TRY(st);
+	}
+	return CLV_OK;
+}
+
+static clv_status run_boundary(void *ctx, uint32_t i)
 {
 	RuntimeCall *c = ctx;
-	const runtime_plan *e = &c->r->plans.at[i];
-	clv_tensor *const *given = c->call.inputs;
-	clv_tensor **inputs = PyMem_Calloc(e->of.v.inputs.n + 1, sizeof *inputs);
-	TRY_MEM(inputs);
-	for (uint32_t k = 0; k < e->of.v.inputs.n; k++)
-		inputs[k] = given[runtime_crossing(c->made, e, k)];
-	c->call.inputs = inputs;
-	clv_status st = runtime_check_sizes(c->r, i, &c->call);
-	if (st == CLV_OK)
+	const plan_part *of = &c->r->plans.at[i].of;
+	clv_tensor **inputs = PyMem_Calloc(of->v.inputs.n + 1, sizeof *inputs);
+	int64_t *symbols = PyMem_Calloc(of->p->symbols.n + 1, sizeof *symbols);
+	clv_status st = inputs && symbols ? find_labels(c, of, inputs) : fail_nomem();
+	if (st == CLV_OK) {
+		(void)runtime_sizes(c->r, i, c->got, symbols);
+		c->call.inputs = inputs;
+		c->call.symbols = of->p->symbols.n ? symbols : NULL;
 		st = run_plan(c, i);
-	c->call.inputs = given;
+	}
 	PyMem_Free(inputs);
+	PyMem_Free(symbols);
 	return st;
 }
 
-/* find_boundary(what a boundary says, version of the weights that made it) -> number of the plan that made it */
-static PyObject *runtime_py_find_boundary(RuntimeObject *o, PyObject *args)
+/* run_suffix(what a boundary says, tensors in the order of its labels, version of the weights that made them) ->
+   (number of the plan that ran, outputs) */
+static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 {
-	PyObject *fields, *out = NULL;
+	PyObject *fields, *seq, *out = NULL;
+	Py_ssize_t n;
 	long long version;
 	boundary_facts got;
-	uint32_t i;
-	if (!PyArg_ParseTuple(args, "O!L", &PyTuple_Type, &fields, &version))
+	if (!PyArg_ParseTuple(args, "O!OL", &PyTuple_Type, &fields, &seq, &version))
 		return NULL;
-	if (facts_from(fields, &got)) {
-		clv_status st = runtime_find_boundary(o->r, &got, version, &i);
-		out = st == CLV_OK ? PyLong_FromUnsignedLong(i) : raise_status(st);
+	const int64_t wanted = version;
+	clv_tensor **given = facts_from(fields, &got) ? core_array(seq, &n) : NULL;
+	if (given && (uint32_t)n != got.nlabels)
+		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %u labels", n, got.nlabels));
+	else if (given) {
+		RuntimeCall c = {.r = o->r, .call = {.wants_version = &wanted}, .got = &got, .given = given};
+		PyObject *outputs = call_result(&c, runtime_serve_suffix(o->r, &got, version, run_boundary, &c));
+		out = outputs ? Py_BuildValue("(IN)", c.plan, outputs) : NULL;
 	}
+	if (given)
+		core_free(given, n);
 	facts_free(&got);
 	return out;
 }
 
-/* run_suffix(number of the plan, values of its symbols, tensors in the order of labels, version of the weights that made
-   them) -> (number of the plan that ran, outputs) */
-static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
-{
-	unsigned i;
-	PyObject *sizes, *seq, *out = NULL;
-	Py_ssize_t n, given;
-	long long version;
-	if (!PyArg_ParseTuple(args, "IO!OL", &i, &PyList_Type, &sizes, &seq, &version))
-		return NULL;
-	const int64_t wanted = version;
-	if (i >= o->r->plans.n)
-		return PyErr_Format(PyExc_IndexError, "there is no plan %u", i);
-	const plan_part *g = &o->r->plans.at[i].of;
-	int64_t *symbols = int_array(sizes, &given);
-	clv_tensor **inputs = PyErr_Occurred() ? NULL : core_array(seq, &n);
-	if (inputs && ((uint32_t)given != g->p->symbols.n || (uint32_t)n != g->v.inputs.n))
-		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %zd sizes, %u and %u are needed", n, given,
-		                  g->v.inputs.n, g->p->symbols.n));
-	else if (inputs) {
-		run_call call = {.inputs = inputs, .symbols = given ? symbols : NULL, .wants_version = &wanted};
-		RuntimeCall c = {.r = o->r, .call = call, .made = &o->r->plans.at[i]};
-		PyObject *outputs = call_result(&c, runtime_serve_suffix(o->r, i, run_sizes, &c));
-		out = outputs ? Py_BuildValue("(IN)", c.plan, outputs) : NULL;
-	}
-	if (inputs)
-		core_free(inputs, n);
-	PyMem_Free(symbols);
-	return out;
-}
-
-/* plan(i) -> (input labels, output labels, symbols with None for those read from data, schema of the outputs) */
+/* plan(i) -> (input labels, output labels, schema of the outputs) */
 static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
 {
 	size_t i = PyLong_AsSize_t(number);
@@ -592,13 +585,8 @@ static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
 		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
 	const plan_part *g = &o->r->plans.at[i].of;
 	uint32_t given = g->outputs.n - g->v.rebinds.n;
-	PyObject *symbols = PyList_New(0);
-	for (uint32_t k = 0; symbols && k < g->p->symbols.n; k++) {
-		const symbol *s = &g->p->symbols.at[k];
-		list_push(&symbols, s->data ? Py_NewRef(Py_None) : PyUnicode_FromString(plan_s(g->p, s->name)));
-	}
-	return Py_BuildValue("(NNNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n), labels(g->p, g->outputs.at, given),
-	                     symbols, values_schema(g->p, g->outputs.at, given));
+	return Py_BuildValue("(NNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n), labels(g->p, g->outputs.at, given),
+	                     values_schema(g->p, g->outputs.at, given));
 }
 
 /* state() -> dict of name to tensor, on the memory that runs read */
@@ -829,9 +817,8 @@ static PyMethodDef runtime_methods[] = {
 	{"inputs", (PyCFunction)runtime_py_inputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
 	{"outputs", (PyCFunction)runtime_py_outputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
 	{"run", (PyCFunction)runtime_py_run, METH_VARARGS, "run(tensors, plan) -> (plan, sizes, outputs, version)"},
-	{"find_boundary", (PyCFunction)runtime_py_find_boundary, METH_VARARGS, "find_boundary(facts, version) -> plan"},
 	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
-	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, symbols, schema)"},
+	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, schema)"},
 	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
 	{"cancel", (PyCFunction)runtime_py_cancel, METH_NOARGS, "ends the runs that have begun"},
 	{"own_state", (PyCFunction)runtime_py_own_state, METH_NOARGS, "tensors on the file become copies"},

@@ -32,20 +32,40 @@ class Reader:
 
     def regime(self, leaves: Sequence[torch.Tensor], grad: bool, plain: Hashable = None) -> Regime:
         """As things are."""
+        return Regime(
+            grad,
+            tuple([m.training for m in self.modules]),
+            self._tensors(grad),
+            tuple([(_layout(t), grad and t.requires_grad) for t in leaves]),
+            tuple(_repeats(leaves)),
+            _modes(),
+            plain,
+        )
+
+    def _tensors(self, grad: bool) -> tuple[Any, ...]:
         try:
             tensors = [holder[key] for holder, key in self.places]
         except LookupError:
             self.refresh()
             tensors = [holder[key] for holder, key in self.places]
-        return Regime(
-            grad,
-            tuple([m.training for m in self.modules]),
-            tuple([(t.dtype, t.device, grad and t.requires_grad) for t in tensors if isinstance(t, torch.Tensor)]),
-            tuple([(_layout(t), grad and t.requires_grad) for t in leaves]),
-            tuple(_repeats(leaves)),
-            (_autocast("cpu"), _autocast("cuda"), torch.get_default_dtype()),
-            plain,
-        )
+        return tuple([(t.dtype, t.device, grad and t.requires_grad) for t in tensors if isinstance(t, torch.Tensor)])
+
+    def fits(self, regime: Regime) -> bool:
+        """The model and the modes around the call are those of this regime, but for train and eval."""
+        same = (self._tensors(regime.grad), _modes()) == (regime.tensors, regime.modes)
+        return same and len(self.modules) == len(regime.training)
+
+    @contextlib.contextmanager
+    def in_mode(self, regime: Regime) -> Iterator[None]:
+        """The modules are in the mode of a regime, inside."""
+        before = [m.training for m in self.modules]
+        try:
+            for module, training in zip(self.modules, regime.training, strict=True):
+                module.training = training
+            yield
+        finally:
+            for module, training in zip(self.modules, before, strict=True):
+                module.training = training
 
 
 def _repeats(leaves: Sequence[torch.Tensor]) -> list[int]:
@@ -64,6 +84,11 @@ def _order(layout: Any) -> Any:
     if not isinstance(layout, tuple):
         return layout
     return tuple(sorted(range(len(layout)), key=lambda d: -layout[d]))
+
+
+def _modes() -> tuple[Any, ...]:
+    """Around the call."""
+    return _autocast("cpu"), _autocast("cuda"), torch.get_default_dtype()
 
 
 def _autocast(device: str) -> torch.dtype | None:

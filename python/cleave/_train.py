@@ -54,9 +54,12 @@ def default_loss(output: Any, targets: Any) -> torch.Tensor:
         raise TypeError(f"the model returns {type(output).__name__}: give a loss_fn(output, targets) that knows it")
     if not isinstance(targets, torch.Tensor):
         raise TypeError(f"targets must be a tensor for the default loss, not {type(targets).__name__}")
-    counts = not targets.is_floating_point() and not targets.is_complex() and targets.dtype != torch.bool
-    if counts and output.dim() >= 2:
+    whole = not targets.is_floating_point() and not targets.is_complex()
+    if whole and targets.dtype != torch.bool and output.dim() >= 2:
         return nn.functional.cross_entropy(output, targets.long())
+    if whole:  # the type that mse_loss computes in: before torch 2.13 its backward wants both to have it
+        autocast = torch.is_autocast_enabled(output.device.type)
+        targets = targets.to(torch.promote_types(output.dtype, torch.float32) if autocast else output.dtype)
     return nn.functional.mse_loss(output, targets)
 
 

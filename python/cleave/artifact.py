@@ -273,7 +273,7 @@ class LoadedModel(_show.Shown, Drawable):
         which, sizes, tensors, version = self._runtime.run(leaves)
         self._note_packing()
         sizes = {**sizes, **self._plans[which].fixed}
-        inputs, labels, _, schemas = self._runtime.plan(which)
+        inputs, labels, schemas = self._runtime.plan(which)
         return BoundaryPayload(
             split_id=self.split_id,
             graph_signature=self._plans[which].signature,
@@ -295,11 +295,8 @@ class LoadedModel(_show.Shown, Drawable):
         self._look_at_lent()
         if not isinstance(boundary, BoundaryPayload):
             raise TypeError(f"run_suffix takes the BoundaryPayload of run_prefix, not {type(boundary).__name__}")
-        which = self._runtime.find_boundary(boundary_facts(boundary), boundary.weight_version)
-        labels, _, symbols, _ = self._runtime.plan(which)
-        sizes = [-1 if name is None else boundary.sizes[name] for name in symbols]
-        tensors = [boundary.tensors[label] for label in labels]
-        which, out = self._runtime.run_suffix(which, sizes, tensors, boundary.weight_version)
+        tensors = list(boundary.tensors.values())
+        which, out = self._runtime.run_suffix(boundary_facts(boundary), tensors, boundary.weight_version)
         self._note_packing()
         return self._plans[which].output.rebuild(out)
 

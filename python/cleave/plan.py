@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import os
@@ -178,6 +179,17 @@ class Variant:
             found = Ready(captured, **self.how)
             found.program.settle(arguments.leaves)
         return found
+
+    def see(self, sizes: Mapping[str, int]) -> None:
+        """Records these sizes, and those of the example for symbols that are not among them."""
+        sized, example = self.sized, self.example
+        if sized is None or example is None:
+            return
+        point = tuple({**sized.named(sized.example), **sizes}.values())
+        sized.check_range(example.names, point)
+        arguments = sized.resized(example, point)
+        with torch.set_grad_enabled(self.siblings.regime.grad), self.home.dispatch:
+            self.home.put(self, self.obtain(*arguments.rebuild(arguments.leaves)))
 
     def proven(self) -> list[Captured]:
         """The plans that are proven for some size, the first one first."""
@@ -509,7 +521,8 @@ class Plan(_show.Shown, Drawable):
     def prepare_sizes(self, *sizes: int | Mapping[str, int]) -> None:
         """Records these sizes now, not when they are first used: batch sizes, or {"B": 8, "S": 128}.
 
-        Symbols that are not named keep the size of the example.
+        In every mode (with gradients and without) and for all data that was met so far, `variants` included. Symbols
+        that are not named keep the size of the example.
 
         >>> import torch, cleave
         >>> plan = cleave.capture(torch.nn.Linear(4, 2), torch.randn(3, 4), dynamic_batch=(1, 64))
@@ -521,14 +534,28 @@ class Plan(_show.Shown, Drawable):
                 raise ArgumentError("this plan is for the sizes of its example alone: dynamic_batch names others")
             return
         here = sized.named(sized.example)
-        points = [tuple({**here, **read_size(size, "B", here)}.values()) for size in sizes]
+        points = [{**here, **read_size(size, "B", here)} for size in sizes]
         for point in points:
-            sized.check_range(example.names, point)
+            sized.check_range(example.names, tuple(point.values()))
         sized.check_model()
-        with progress.task(f"preparing sizes of {self._target.name}", len(points)):
-            for point in points:
-                progress.step(_show.named_sizes(sized.named(point)), counted=True)
-                sized.obtain(sized.resized(example, point), point)
+        steps = [variant.see for variant in self._served.every() if variant.sized is not None]
+        for grad in {regime.grad for regime, met in list(self._served.regimes.items()) if met.all} - self._usual.keys():
+            steps.append(functools.partial(self._see_alone, grad))
+        with progress.task(f"preparing sizes of {self._target.name}", len(steps) * len(points)):
+            for see in steps:
+                for point in points:
+                    progress.step(_show.named_sizes(point), counted=True)
+                    see(point)
+
+    def _see_alone(self, grad: bool, sizes: Mapping[str, int]) -> None:
+        """The same in a grad mode in which each size has a plan of its own."""
+        assert self._sized is not None
+        assert self._example is not None
+        arguments = self._sized.resized(self._example, tuple(sizes.values()))
+        with torch.set_grad_enabled(grad):
+            variants = self._variants(arguments.leaves, None)
+            inputs = arguments.rebuild(arguments.leaves)
+            self._served.serve(variants, inputs, arguments.leaves, lambda ready, leaves: ready)
 
     def see(self, example: Any) -> None:
         """Records what the forward does on data like this, unless a plan has it already.

@@ -213,19 +213,23 @@ class SplitRuntime(_show.Shown, Drawable):
     def prepare_sizes(self, *sizes: int | Mapping[str, int], training: bool | None = None) -> None:
         """Records these sizes now, not when they are first used: batch sizes, or {"B": 8, "S": 128}.
 
-        For a service that must not wait later, and before keep_only, which leaves no whole model to record. training:
-        record training too; by default if the split is trainable."""
+        In all modes (train and eval too) and for all data that were met so far. For a service that must not wait later,
+        and before keep_only, which leaves no whole model to record. training: record training too; by default if the
+        split is trainable."""
         leaves = take_apart(self._target, *self._example).leaves
         here = self._first.sizes_of(leaves)
         points = [{**here, **read_size(size, self.split_spec.batch_symbol, here)} for size in sizes]
         train = self.split_spec.trainable if training is None else training
-        modes = (False, True) if train else (False,)
-        with progress.task(f"preparing sizes of {self._target.name}", len(modes) * len(points)):
-            for grad in modes:
-                cuts = self._cut_for(self._variants(leaves, grad)).plans
-                for point in points:
-                    progress.step(_show.named_sizes(point), counted=True)
-                    cuts.see(point)
+        grads = (False, True) if train else (False,)
+        for grad in grads:
+            self._cut_for(self._variants(leaves, grad))
+        every = [cuts for cuts in self._served.every() if cuts.regime.grad in grads and self._reader.fits(cuts.regime)]
+        with progress.task(f"preparing sizes of {self._target.name}", len(every) * len(points)):
+            for cuts in every:
+                with self._reader.in_mode(cuts.regime):
+                    for point in points:
+                        progress.step(_show.named_sizes(point), counted=True)
+                        cuts.see(point)
 
     def see(self, example: Any) -> None:
         """Records what the forward does on data like this, if it takes another branch than on the example and no plan
@@ -237,12 +241,16 @@ class SplitRuntime(_show.Shown, Drawable):
             self._cut_for(self._variants(take_apart(self._target, *self._example).leaves, grad))
             see(self._target, *as_inputs(example), functools.partial(self._see, grad))
 
-    def _see(self, grad: bool, *args: Any, **kwargs: Any) -> None:
+    def _see(self, grad: bool, *args: Any, **kwargs: Any) -> Any:
+        """Both halves on inputs of one call, without a boundary; gives the model's output."""
         call = self.trace_plan.arrange(args, kwargs)
         with torch.set_grad_enabled(grad):
             cut, tensors = self.prefix_tensors(call, grad)
             sizes = cut.plans.sizes_of(call[2])
-            self.suffix_by(cut, sizes, lambda c: c.run_suffix(tensors, c.plans.symbols(c, sizes)), call[:2])
+            given = dict(zip(cut.labels, tensors, strict=True))
+            return self.suffix_by(
+                cut, sizes, lambda c: c.run_suffix(c.in_order(given), c.plans.symbols(c, sizes)), call[:2]
+            )
 
     def explore(self, *inputs: Any, seconds: float = 10.0, **kwargs: Any) -> list[str]:
         """Looks for branches on the sizes between those that were seen, and records the model on both sides of each.
@@ -420,7 +428,7 @@ class SplitRuntime(_show.Shown, Drawable):
         """Raises unless another plan takes a boundary that the suffix of this one refused."""
         if other.cut_at != at or not cut.captured.plan.same_until(other.captured.plan, at, dict(sizes)):
             raise found
-        if other.labels != cut.labels:
+        if not set(other.labels) <= set(cut.labels):
             crossing = f"{', '.join(other.labels)} instead of {', '.join(cut.labels)}"
             raise GuardError(
                 f"{found}. On such data the suffix needs other tensors of the prefix ({crossing}), which has run by "
@@ -905,12 +913,7 @@ class SplitRuntime(_show.Shown, Drawable):
         args, kwargs = arguments.rebuild(each(arguments.leaves, own_copy))
         work = Capture(self._target, arguments)
         try:
-            call = self.trace_plan.arrange(args, kwargs)
-            with torch.enable_grad():
-                cut, tensors = self.prefix_tensors(call, grad=True)
-                sizes = cut.plans.sizes_of(call[2])
-                found = self.suffix_by(cut, sizes, lambda c: c.run_suffix(tensors, c.plans.symbols(c, sizes)), call[:2])
-            return training.as_leaves(found)
+            return training.as_leaves(self._see(True, *args, **kwargs))
         finally:
             work.restore()
 

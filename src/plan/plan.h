@@ -469,12 +469,10 @@ void value_print_type(const plan *p, value_id v, strbuf *b);        /* f32[B,64]
 clv_status plan_parse(const char *text, size_t n, plan **out);      /* hostile input; errors "line:col: …" */
 clv_status plan_verify(const plan *p);         /* a plan that was only parsed or built may still break a rule */
 bool plan_equal(const plan *a, const plan *b); /* both must verify */
-/* The nodes before `end` do the same on the same inputs. Those that read constants are not taken for it: a plan does not
-   have their data. */
-bool plan_same_until(const plan *a, const plan *b, node_id end);
-/* The same in calls with these values of their symbols: one of them may be for other sizes, too. */
+/* The nodes before `end` do the same on the same inputs, in calls with these values of their symbols (-1: read from data);
+   each may be for other sizes, too. same_const: whether a constant of each has the same data, which is not in a plan. */
 clv_status plan_same_at(const plan *a, const int64_t *symbols_a, const plan *b, const int64_t *symbols_b, node_id end,
-                        bool *out);
+                        bool (*same_const)(void *ctx, value_id a, value_id b), void *ctx, bool *out);
 
 /* copy.c. All ids stay; in a reordered plan node i is node order[i] of p. An order that breaks a rule is CLV_E_VERIFY, one
    that changes what the plan does is not noticed; but `moved` is set where it would be another plan if tensors from outside

@@ -19,15 +19,24 @@ static bool opt_str_same(const pair *q, str_id a, str_id b)
 	return (a == NONE) == (b == NONE) && pair_str(q, a, b);
 }
 
+/* Symbols of data have the same meaning if they have the same name, and the same range. */
+static bool symbol_same(const pair *q, int64_t a, int64_t b)
+{
+	const symbol *x = &q->a->symbols.at[a], *y = &q->b->symbols.at[b];
+	return pair_str(q, x->name, y->name) && x->lo == y->lo && x->hi == y->hi && x->data == y->data;
+}
+
 static bool expr_same(const pair *q, expr_id a, expr_id b)
 {
 	if (a >= q->a->exprs.n || b >= q->b->exprs.n)
 		return false;
 	if (q->a == q->b && a == b)
 		return true;
-	if (q->at_a && q->at_b)
+	if (q->at_a && q->at_b && (q->at_a->defined[a] || q->at_b->defined[b]))
 		return q->at_a->defined[a] && q->at_b->defined[b] && q->at_a->value[a] == q->at_b->value[b];
 	const expr *x = &q->a->exprs.at[a], *y = &q->b->exprs.at[b];
+	if (x->op == EXPR_SYM && y->op == EXPR_SYM)
+		return symbol_same(q, x->k, y->k);
 	if (x->op != y->op || x->k != y->k)
 		return false;
 	return x->op <= EXPR_SYM || (expr_same(q, x->a, y->a) && expr_same(q, x->b, y->b));
@@ -53,6 +62,8 @@ static bool label_same(const pair *q, value_id a, value_id b)
 	const value *x = &q->a->values.at[a], *y = &q->b->values.at[b];
 	if (x->kind != y->kind)
 		return false;
+	if (x->kind == VALUE_CONST && q->same_const)
+		return q->same_const(q->ctx, a, b);
 	return is_module_tensor(x->kind) ? pair_str(q, x->name, y->name) : value_number(q->a, a) == value_number(q->b, b);
 }
 
@@ -133,11 +144,9 @@ static bool symbols_same(const pair *q)
 {
 	if (q->a->symbols.n != q->b->symbols.n)
 		return false;
-	for (uint32_t i = 0; i < q->a->symbols.n; i++) {
-		const symbol *x = &q->a->symbols.at[i], *y = &q->b->symbols.at[i];
-		if (!pair_str(q, x->name, y->name) || x->lo != y->lo || x->hi != y->hi || x->data != y->data)
+	for (uint32_t i = 0; i < q->a->symbols.n; i++)
+		if (!symbol_same(q, i, i))
 			return false;
-	}
 	return true;
 }
 
@@ -341,33 +350,6 @@ bool plan_equal(const plan *a, const plan *b)
 	       trees_same(&q, &a->in_tree, &b->in_tree) && trees_same(&q, &a->out_tree, &b->out_tree);
 }
 
-typedef struct const_walk {
-	const plan *p;
-	bool found;
-} const_walk;
-
-static void note_const(void *ctx, value_id v)
-{
-	const_walk *w = ctx;
-	w->found |= w->p->values.at[v].kind == VALUE_CONST;
-}
-
-static bool same_until(const pair *q, node_id end)
-{
-	const_walk w = {q->a, false};
-	if (end > q->a->nodes.n || end > q->b->nodes.n || !inputs_same(q) || !nodes_same(q, end))
-		return false;
-	for (node_id n = 0; n < end; n++)
-		node_each_arg(q->a, n, note_const, &w);
-	return !w.found;
-}
-
-bool plan_same_until(const plan *a, const plan *b, node_id end)
-{
-	const pair q = {.a = a, .b = b};
-	return symbols_same(&q) && same_until(&q, end);
-}
-
 static clv_status eval_exprs(const plan *p, const int64_t *symbols, expr_values *out)
 {
 	out->value = mem_alloc((p->exprs.n + 1) * sizeof *out->value);
@@ -382,14 +364,15 @@ static void free_exprs(expr_values *x)
 }
 
 clv_status plan_same_at(const plan *a, const int64_t *symbols_a, const plan *b, const int64_t *symbols_b, node_id end,
-                        bool *out)
+                        bool (*same_const)(void *ctx, value_id a, value_id b), void *ctx, bool *out)
 {
 	expr_values x = {NULL, NULL}, y = {NULL, NULL};
+	const pair q = {.a = a, .b = b, .same_const = same_const, .ctx = ctx, .at_a = &x, .at_b = &y};
 	clv_status st = eval_exprs(a, symbols_a, &x);
 	if (st == CLV_OK)
 		st = eval_exprs(b, symbols_b, &y);
 	if (st == CLV_OK)
-		*out = same_until(&(pair){.a = a, .b = b, .at_a = &x, .at_b = &y}, end);
+		*out = end <= a->nodes.n && end <= b->nodes.n && inputs_same(&q) && nodes_same(&q, end);
 	free_exprs(&x);
 	free_exprs(&y);
 	return st;

@@ -14,6 +14,7 @@ typedef struct pair {
 	bool (*same)(void *ctx, value_id a, value_id b); /* or NULL */
 	void *ctx;
 	const struct expr_values *at_a, *at_b; /* sizes are compared as they are in one call; NULL: as formulas */
+	bool (*same_const)(void *ctx, value_id a, value_id b); /* have the same data, which plans do not have; or NULL */
 } pair;
 
 /* Every expression of a plan in one call. */

@@ -235,24 +235,6 @@ clv_status runtime_find_boundary(const runtime *r, const boundary_facts *got, in
 	return st;
 }
 
-static clv_status find_plan(const runtime *r, const boundary *b, uint32_t *out)
-{
-	const char **labels = mem_alloc((b->tensors.n + 1) * sizeof *labels);
-	for (uint32_t i = 0; labels && i < b->tensors.n; i++)
-		labels[i] = b->tensors.at[i].label;
-	boundary_facts got = {.split_id = b->split_id,
-	                      .signature = b->signature,
-	                      .has_batch_size = b->has_batch_size,
-	                      .batch_size = b->batch_size,
-	                      .sizes = b->sizes.at,
-	                      .nsizes = b->sizes.n,
-	                      .labels = labels,
-	                      .nlabels = b->tensors.n};
-	clv_status st = labels ? runtime_find_boundary(r, &got, b->weight_version, out) : fail_nomem();
-	mem_free(labels);
-	return st;
-}
-
 static const crossing *find_label(const boundary *b, const char *label)
 {
 	for (uint32_t i = 0; i < b->tensors.n; i++)
@@ -280,6 +262,7 @@ static clv_status find_tensors(const plan_part *g, const boundary *b, clv_tensor
 typedef struct suffix_call {
 	const runtime *r;
 	const boundary *b;
+	const boundary_facts *got;
 	clv_tensor **outputs;
 	uint32_t noutputs;
 	uint32_t *plan; /* NULL: of the same names as those of the first plan */
@@ -290,12 +273,10 @@ static clv_status run_tensors(const suffix_call *c, uint32_t i, clv_tensor **inp
 	const runtime *r = c->r;
 	const boundary *b = c->b;
 	const runtime_plan *e = &r->plans.at[i];
-	for (uint32_t k = 0; k < e->of.p->symbols.n; k++)
-		symbols[k] = clv_boundary_size(b, plan_s(e->of.p, e->of.p->symbols.at[k].name));
+	(void)runtime_sizes(r, i, c->got, symbols);
 	TRY(find_tensors(&e->of, b, inputs));
 	run_call call = {
 		.inputs = inputs, .symbols = e->of.p->symbols.n ? symbols : NULL, .wants_version = &b->weight_version};
-	TRY(runtime_check_sizes(r, i, &call));
 	return runtime_run_named(r, i, &call, c->outputs, c->noutputs, c->plan);
 }
 
@@ -316,25 +297,38 @@ static clv_status run_suffix(void *ctx, uint32_t i)
 
 static clv_status run_checked(suffix_call *c)
 {
-	uint32_t i;
-	if (!c->r || !c->b || (c->noutputs && !c->outputs))
+	const boundary *b = c->b;
+	if (!c->r || !b || (c->noutputs && !c->outputs))
 		return fail(CLV_E_INVALID, "clv_runtime_run_suffix: an argument is NULL");
 	if (c->r->part != PART_SUFFIX)
 		return fail(CLV_E_INVALID, "this runtime is no suffix; clv_runtime_options.part makes one of a cut model");
-	TRY(find_plan(c->r, c->b, &i));
-	return runtime_serve_suffix(c->r, i, run_suffix, c);
+	const char **labels = mem_alloc((b->tensors.n + 1) * sizeof *labels);
+	for (uint32_t i = 0; labels && i < b->tensors.n; i++)
+		labels[i] = b->tensors.at[i].label;
+	boundary_facts got = {.split_id = b->split_id,
+	                      .signature = b->signature,
+	                      .has_batch_size = b->has_batch_size,
+	                      .batch_size = b->batch_size,
+	                      .sizes = b->sizes.at,
+	                      .nsizes = b->sizes.n,
+	                      .labels = labels,
+	                      .nlabels = b->tensors.n};
+	c->got = &got;
+	clv_status st = labels ? runtime_serve_suffix(c->r, &got, b->weight_version, run_suffix, c) : fail_nomem();
+	mem_free(labels);
+	return st;
 }
 
 clv_status clv_runtime_run_suffix(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs, uint32_t noutputs)
 {
-	return run_checked(&(suffix_call){r, b, outputs, noutputs, NULL});
+	return run_checked(&(suffix_call){.r = r, .b = b, .outputs = outputs, .noutputs = noutputs});
 }
 
 clv_status clv_runtime_run_suffix_any(const clv_runtime *r, const clv_boundary *b, clv_tensor **outputs,
                                       uint32_t noutputs, uint32_t *which)
 {
-	return which ? run_checked(&(suffix_call){r, b, outputs, noutputs, which})
-	             : fail(CLV_E_INVALID, "clv_runtime_run_suffix_any needs a place for the plan");
+	suffix_call c = {.r = r, .b = b, .outputs = outputs, .noutputs = noutputs, .plan = which};
+	return which ? run_checked(&c) : fail(CLV_E_INVALID, "clv_runtime_run_suffix_any needs a place for the plan");
 }
 
 /* ---- for training ------------------------------------------------------------------------------------------------- */
@@ -806,20 +800,15 @@ static clv_status stand_in(const plan *p, value_id v, const payload *from, clv_t
 	return CLV_OK;
 }
 
-static clv_status check_tensors(const runtime *r, uint32_t i, const payload *from, clv_tensor *stand, clv_tensor **at,
-                                int64_t *symbols)
+static clv_status check_tensors(const runtime *r, uint32_t i, const payload *from, const boundary_facts *got,
+                                clv_tensor *stand, clv_tensor **at, int64_t *symbols)
 {
 	const plan_part *of = &r->plans.at[i].of;
 	for (uint32_t k = 0; k < of->v.inputs.n; k++) {
 		at[k] = &stand[k];
 		TRY(stand_in(of->p, of->v.inputs.at[k], from, at[k]));
 	}
-	for (uint32_t k = 0; k < of->p->symbols.n; k++) {
-		symbols[k] = -1;
-		for (uint32_t n = 0; n < from->sizes.n; n++)
-			if (strcmp(from->sizes.at[n].name, plan_s(of->p, of->p->symbols.at[k].name)) == 0)
-				symbols[k] = from->sizes.at[n].value;
-	}
+	(void)runtime_sizes(r, i, got, symbols);
 	const int64_t *given = of->p->symbols.n ? symbols : NULL;
 	TRY(inputs_check(&of->v, at, given));
 	/* Of several plans another one may be proven for these sizes. */
@@ -827,13 +816,13 @@ static clv_status check_tensors(const runtime *r, uint32_t i, const payload *fro
 }
 
 /* Types and shapes are those of the plan at the boundary's sizes, before anything has memory. */
-static clv_status check_shapes(const runtime *r, uint32_t i, const payload *from)
+static clv_status check_shapes(const runtime *r, uint32_t i, const payload *from, const boundary_facts *got)
 {
 	const plan_part *of = &r->plans.at[i].of;
 	clv_tensor *stand = mem_alloc((of->v.inputs.n + 1) * sizeof *stand);
 	clv_tensor **at = mem_alloc((of->v.inputs.n + 1) * sizeof *at);
 	int64_t *symbols = mem_alloc((of->p->symbols.n + 1) * sizeof *symbols);
-	clv_status st = stand && at && symbols ? check_tensors(r, i, from, stand, at, symbols) : fail_nomem();
+	clv_status st = stand && at && symbols ? check_tensors(r, i, from, got, stand, at, symbols) : fail_nomem();
 	mem_free(stand);
 	mem_free(at);
 	mem_free(symbols);
@@ -861,7 +850,7 @@ static clv_status check_header(const runtime *r, const payload *p, bool *elsewhe
 	if (st == CLV_OK)
 		st = runtime_find_boundary(r, &got, p->weight_version, &i);
 	mem_free(labels);
-	return st == CLV_OK ? check_shapes(r, i, p) : st;
+	return st == CLV_OK ? check_shapes(r, i, p, &got) : st;
 }
 
 static clv_status add_memory(const payload_memory *m, size_t *all, size_t *twice)

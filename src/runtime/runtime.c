@@ -600,12 +600,18 @@ clv_status runtime_check_asked(const runtime *r, uint32_t i, clv_tensor *const *
 	return e->asks ? check_asked(e, inputs) : CLV_OK;
 }
 
+static uint32_t number_of(const runtime *r, const void *which)
+{
+	return (uint32_t)((const runtime_plan *)which - r->plans.at);
+}
+
 /* A call that looks for its plan. */
 typedef struct picking {
 	const runtime *r;
 	clv_tensor *const *inputs;
-	const runtime_plan *made; /* of a suffix: the plan that made the boundary */
-	bool proven;              /* only plans that are proven for the sizes */
+	const runtime_plan *made; /* of a suffix: the plan that made the boundary, and what that says of itself */
+	const boundary_facts *got;
+	bool proven; /* only plans that are proven for the sizes */
 	serve_fn run;
 	void *ctx;
 	unsigned runs;
@@ -641,15 +647,36 @@ static void call_leave(picking *c)
 		limits_leave(&c->most);
 }
 
-uint32_t runtime_crossing(const runtime_plan *made, const runtime_plan *e, uint32_t i)
+/* Whether input i of a suffix crosses the cut of the plan that made the boundary. */
+static bool crosses(const runtime_plan *made, const runtime_plan *e, uint32_t i)
 {
 	uint32_t number = value_number(e->of.p, e->of.v.inputs.at[i]), n = made->of.v.inputs.n;
-	for (uint32_t k = 0; k < n; k++) {
-		uint32_t at = (i + k) % n; /* most are at the same place */
-		if (value_number(made->of.p, made->of.v.inputs.at[at]) == number)
-			return at;
+	for (uint32_t k = 0; k < n; k++) /* most are at the same place */
+		if (value_number(made->of.p, made->of.v.inputs.at[(i + k) % n]) == number)
+			return true;
+	return false;
+}
+
+static int64_t size_named(const boundary_facts *got, const char *name)
+{
+	for (uint32_t i = 0; i < got->nsizes; i++)
+		if (strcmp(got->sizes[i].name, name) == 0)
+			return got->sizes[i].value;
+	return -1;
+}
+
+bool runtime_sizes(const runtime *r, uint32_t i, const boundary_facts *got, int64_t *out)
+{
+	const plan *p = r->plans.at[i].of.p;
+	bool fit = true;
+	for (uint32_t k = 0; k < p->symbols.n; k++) {
+		const symbol *s = &p->symbols.at[k];
+		out[k] = s->data ? -1 : size_named(got, plan_s(p, s->name));
+		if (out[k] < 0 && s->lo == s->hi && !s->data)
+			out[k] = s->lo;
+		fit &= s->data || (out[k] >= s->lo && out[k] <= s->hi);
 	}
-	return NONE;
+	return fit;
 }
 
 /* Whether both plans are for inputs that are the same to each other. */
@@ -660,17 +687,45 @@ static bool asks_same(const artifact_plan *a, const artifact_plan *b)
 	       (a->grads.n == 0 || !memcmp(a->grads.at, b->grads.at, a->grads.n * sizeof *a->grads.at));
 }
 
+typedef struct two_plans {
+	const runtime *r;
+	uint32_t a, b;
+} two_plans;
+
+/* A file has equal constants once, and those of its own part alone. */
+static bool same_const(void *ctx, value_id a, value_id b)
+{
+	const two_plans *p = ctx;
+	uint32_t tensor = artifact_tensor_of(p->r->a, p->a, a);
+	return tensor != NONE && tensor == artifact_tensor_of(p->r->a, p->b, b);
+}
+
+/* At the sizes of the boundary, the plan does up to the cut what the one that made it has done. */
+static clv_status takes_sizes(const picking *c, const runtime_plan *e, int64_t *mine, int64_t *theirs)
+{
+	two_plans both = {c->r, number_of(c->r, c->made), number_of(c->r, e)};
+	bool same = false;
+	(void)runtime_sizes(c->r, both.a, c->got, theirs);
+	if (runtime_sizes(c->r, both.b, c->got, mine) && (!c->proven || is_proven(e, mine)))
+		TRY(plan_same_at(c->made->e->p, theirs, e->e->p, mine, c->made->e->cut, same_const, &both, &same));
+	return same ? CLV_OK : CLV_E_INPUT;
+}
+
 /* What crosses the cut for one plan has all that crosses it for the other, which may be less. */
 static clv_status takes_boundary(void *ctx, void *which)
 {
-	const runtime_plan *made = ((const picking *)ctx)->made, *e = which;
-	if (made->e->cut == NONE || made->e->cut != e->e->cut || !asks_same(made->e, e->e) ||
-	    !plan_same_until(made->e->p, e->e->p, made->e->cut))
+	const picking *c = ctx;
+	const runtime_plan *made = c->made, *e = which;
+	if (made->e->cut == NONE || made->e->cut != e->e->cut || !asks_same(made->e, e->e))
 		return CLV_E_INPUT;
 	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
-		if (runtime_crossing(made, e, i) == NONE)
+		if (!crosses(made, e, i))
 			return CLV_E_INPUT;
-	return CLV_OK;
+	uint32_t n = e->of.p->symbols.n;
+	int64_t *sizes = mem_alloc((n + made->of.p->symbols.n + 1) * sizeof *sizes);
+	clv_status st = sizes ? takes_sizes(c, e, sizes, sizes + n) : fail_nomem();
+	mem_free(sizes);
+	return st;
 }
 
 /* The first plan's objection is the one to show: to the inputs as such, before their sizes. */
@@ -681,11 +736,6 @@ static clv_status refuse_inputs(const runtime *r, clv_tensor *const *inputs)
 	TRY(inputs_check(&e->of.v, inputs, NULL));
 	TRY(runtime_check_asked(r, 0, inputs));
 	return runtime_check_sizes(r, 0, &call);
-}
-
-static uint32_t number_of(const runtime *r, const void *which)
-{
-	return (uint32_t)((const runtime_plan *)which - r->plans.at);
 }
 
 static clv_status run_picked(void *ctx, void *which)
@@ -778,13 +828,32 @@ clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t n
 	return st == CLV_E_NOT_FOUND && !c.runs ? refuse_inputs(r, inputs) : st;
 }
 
-clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx)
+/* Of the plan that made the boundary. */
+static clv_status check_sizes(const picking *c)
 {
-	picking c = {.r = r, .made = &r->plans.at[i], .run = run, .ctx = ctx};
+	const plan *p = c->made->of.p;
+	int64_t *sizes = mem_alloc((p->symbols.n + 1) * sizeof *sizes);
+	TRY_MEM(sizes);
+	(void)runtime_sizes(c->r, number_of(c->r, c->made), c->got, sizes);
+	clv_status st = !c->proven || is_proven(c->made, sizes) ? CLV_OK : not_proven(c->made, sizes);
+	mem_free(sizes);
+	return st;
+}
+
+clv_status runtime_serve_suffix(const runtime *r, const boundary_facts *got, int64_t weight_version, serve_fn run,
+                                void *ctx)
+{
+	uint32_t i;
+	TRY(runtime_find_boundary(r, got, weight_version, &i));
+	picking c = {.r = r, .made = &r->plans.at[i], .got = got, .proven = !r->unproven, .run = run, .ctx = ctx};
 	dispatch_call call = call_of(&c);
-	call.first = c.made;
+	clv_status st = check_sizes(&c);
+	if (r->plans.n == 1)
+		return st == CLV_OK ? run(ctx, i) : st;
+	call.first = st == CLV_OK ? c.made : NULL;
 	call.fits = takes_boundary;
-	return r->plans.n == 1 ? run(ctx, i) : serve(&c, &call);
+	st = st == CLV_E_NOMEM ? st : serve(&c, &call);
+	return st == CLV_E_NOT_FOUND && !c.runs ? check_sizes(&c) : st;
 }
 
 /* Takes what is re-bound out of the outputs of a run and into the state. */

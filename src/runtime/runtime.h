@@ -131,11 +131,12 @@ clv_status runtime_check_asked(const runtime *r, uint32_t i, clv_tensor *const *
    one, the next of them is run. */
 typedef clv_status (*serve_fn)(void *ctx, uint32_t plan);
 clv_status runtime_serve(const runtime *r, clv_tensor *const *inputs, uint32_t ninputs, serve_fn run, void *ctx);
-/* The same for a suffix: plan i made the boundary, and the others are those that are the same up to the cut and take no more
-   of it. */
-clv_status runtime_serve_suffix(const runtime *r, uint32_t i, serve_fn run, void *ctx);
-/* Where input i of such a suffix is among those of the plan that made the boundary; NONE: it is not. */
-uint32_t runtime_crossing(const runtime_plan *made, const runtime_plan *e, uint32_t i);
+/* The same for a suffix, after a check that the boundary belongs to it: first the plan that made the boundary, then those that
+   are proven for its sizes, did the same up to the cut there, and take no more of it. */
+clv_status runtime_serve_suffix(const runtime *r, const boundary_facts *got, int64_t weight_version, serve_fn run,
+                                void *ctx);
+/* The values of plan i's symbols in a call with a boundary's sizes; -1: data or nothing says it. false: it is not for them. */
+bool runtime_sizes(const runtime *r, uint32_t i, const boundary_facts *got, int64_t *out);
 /* boundary.c. Which plan made a boundary, after a check that it belongs to this suffix. */
 clv_status runtime_find_boundary(const runtime *r, const boundary_facts *got, int64_t weight_version, uint32_t *out);
 /* A boundary of hostile bytes for this suffix. Where it comes from, its labels, types and shapes are checked by its header; then

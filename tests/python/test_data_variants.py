@@ -610,6 +610,54 @@ def test_files_and_splits_go_on_too(tmp_path: Path) -> None:
                 assert counts["aten::addmm"] == 4
 
 
+@pytest.mark.parametrize("batch", [(2, 9), (1, 16)])
+@pytest.mark.parametrize("sandbox", [False, True], ids=["here", "sandbox"])
+def test_files_of_halves_go_on_at_the_sizes_they_were_prepared_for(tmp_path: Path, batch: Any, sandbox: bool) -> None:
+    """Plans for one size and plans with formulas take each other's boundaries where they agree at a call's sizes."""
+    torch.manual_seed(0)
+    model = Three().eval()
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch)
+    with torch.no_grad():
+        runtime = cleave.prepare_split(model, example_inputs=(X, ASKS[0]), split=spec, variants=[(X, a) for a in ASKS])
+        prefix, suffix = (cleave.load(path, sandbox=sandbox) for path in runtime.save(tmp_path / "halves"))
+        for asks in ASKS + ASKS[::3]:
+            wire = cleave.BoundaryPayload.from_bytes(prefix.run_prefix(X, asks).to_bytes())
+            assert torch.equal(suffix.run_suffix(wire), model(X, asks)), asks
+
+
+class Literal(nn.Module):
+    """A literal before the question, and a way that takes less from before the cut than the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+        self.register_buffer("yes", torch.ones(1, dtype=torch.bool))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.first(x * torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        s = x.sin()
+        x = self.relu(x)
+        return self.last(x + s if bool((mask & self.yes).all()) else x * 2)
+
+
+@sizes
+def test_a_suffix_takes_what_it_needs_of_a_boundary_whatever_else_crosses(batch: Any) -> None:
+    model = Literal()
+    twin = copy.deepcopy(model)
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch, trainable=True)
+    runtime = cleave.prepare_split(model, example_inputs=(X, FULL), split=spec, variants=[(X, PADDED)])
+    with torch.no_grad():
+        same_calls(lambda *inputs: runtime.run_suffix(runtime.run_prefix(*inputs)), model, twin)
+    for x, mask in CALLS:
+        boundary = runtime.run_training_prefix(x, mask)
+        loss, gradients = runtime.train_suffix(boundary, torch.zeros(4, 4))
+        runtime.backward_prefix(boundary, gradients)
+        want = F.mse_loss(twin(x, mask), torch.zeros(4, 4))
+        want.backward()
+        assert torch.equal(loss, want.detach())
+        assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
+
+
 def test_a_loop_goes_on_until_its_data_says_so() -> None:
     model = nn.Linear(4, 4)
     nn.init.eye_(model.weight)

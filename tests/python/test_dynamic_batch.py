@@ -950,3 +950,68 @@ def test_a_plan_records_sizes_in_advance() -> None:
     fixed.prepare_sizes()
     with pytest.raises(cleave.ArgumentError, match="sizes of its example alone"):
         fixed.prepare_sizes(4)
+
+
+RAN: list[int] = []  # batch sizes at which the forward below ran
+
+
+class Noted(nn.Module):
+    """Differs by size, by mode, by data and between grad modes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.drop, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.Dropout(0.1), nn.ReLU()
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        RAN.append(len(x))
+        x = self.relu(self.first(x))
+        x = self.drop(x) * (2 if len(x) % 2 else 3)
+        if torch.is_grad_enabled():
+            x = x.sin()
+        return self.last(x) if bool(mask.all()) else self.last(x + 1)
+
+
+MASKS = [torch.ones(4, dtype=torch.bool), torch.tensor([True, False, True, True])]
+
+
+@pytest.mark.parametrize("grads", [(False,), (True, False)], ids=["no grad", "both"])
+def test_a_plan_prepares_sizes_for_all_that_it_has_served(grads: tuple[bool, ...]) -> None:
+    model = Noted().eval()
+    x = torch.randn(4, 4)
+    with torch.set_grad_enabled(grads[0]):
+        plan = cleave.capture(model, (x, MASKS[0]), dynamic_batch=(2, 64), variants=[(x, MASKS[1])])
+    for grad in grads:
+        with torch.set_grad_enabled(grad):
+            plan(x, MASKS[0])
+    plan.prepare_sizes(8, 9)
+    RAN.clear()
+    for grad in grads:
+        for n, mask in ((8, MASKS[0].repeat(2)), (9, torch.ones(9, dtype=torch.bool)), (8, MASKS[1].repeat(2))):
+            with torch.set_grad_enabled(grad):
+                got, ran = plan(torch.ones(n, 4), mask), list(RAN)
+                # In the other grad mode each size has a plan of its own, for data like the example's.
+                assert not ran or (grad is not grads[0] and not mask.all())
+                assert torch.equal(got, model(torch.ones(n, 4), mask))
+            RAN.clear()
+
+
+def test_a_split_prepares_sizes_for_all_modes_and_data_that_it_has_served() -> None:
+    model = Noted().eval()
+    x = torch.randn(4, 4)
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=(2, 64), trainable=True)
+    runtime = cleave.prepare_split(model, example_inputs=(x, MASKS[0]), split=spec, variants=[(x, MASKS[1])])
+    for training in (True, False):
+        model.train(training)
+        runtime.run_prefix(x, MASKS[0])
+        for mask in MASKS:
+            runtime.train_suffix(runtime.run_training_prefix(x, mask), torch.zeros(4, 4))
+    runtime.prepare_sizes(8, 9)
+    assert not model.training
+    RAN.clear()
+    for training in (False, True):
+        model.train(training)
+        assert runtime.run_prefix(torch.ones(8, 4), MASKS[0].repeat(2)).batch_size == 8
+        for mask in (MASKS[0].repeat(2), torch.ones(9, dtype=torch.bool), MASKS[1].repeat(2)):
+            x = torch.ones(len(mask), 4)
+            runtime.train_suffix(runtime.run_training_prefix(x, mask), torch.zeros(len(mask), 4))
+    assert not RAN

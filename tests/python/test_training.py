@@ -15,6 +15,7 @@ from helpers import Fn
 from torch import Tensor, nn
 
 import cleave
+from cleave._train import default_loss
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 
@@ -162,6 +163,30 @@ def test_the_default_loss_is_the_mean_squared_error_for_float_targets() -> None:
     loss, _ = rt.train_suffix(boundary, y)
     torch.manual_seed(1)
     assert torch.equal(loss, F.mse_loss(model(torch.ones(6, 5)), y).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("targets", [torch.tensor([300, 0, 2]), torch.tensor([True, False, True])])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_default_loss_takes_whole_targets_of_a_regression(
+    dtype: torch.dtype, targets: Tensor, autocast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backward of mse_loss is refused in torch 2.11 where its tensors have two types."""
+    whole, mse_loss = torch.randn(3, dtype=dtype, requires_grad=True), F.mse_loss
+    output = whole.detach().clone().requires_grad_()
+
+    def strict(got: Tensor, wanted: Tensor) -> Tensor:
+        assert wanted.dtype == (torch.promote_types(dtype, torch.float32) if autocast else dtype)
+        return mse_loss(got, wanted)
+
+    monkeypatch.setattr(F, "mse_loss", strict)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        want, loss = mse_loss(whole, targets), default_loss(output, targets)
+    assert torch.equal(loss, want)
+    assert loss.dtype == want.dtype
+    loss.backward()
+    assert output.grad is not None
+    assert torch.allclose(output.grad, (2 / 3 * (whole - targets.to(dtype))), rtol=1e-2)
 
 
 class Residual(nn.Module):
