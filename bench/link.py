@@ -312,7 +312,7 @@ def over_link(k: Known, proxies: list[Proxy], rate: float, rtt: float, rounds: i
 def choose(known: list[Known], rate: float, rtt: float) -> int:
     """What the library takes when it knows the link."""
     described = [(k.way.name, k.way.remote, k.here, k.there, k.codec, k.sent, k.received) for k in known]
-    return _native.Link(described, 0.1, rtt, rate, 5.0).choose()
+    return _native.choose_way(described, 0.1, rtt, rate)
 
 
 def measure(

@@ -85,9 +85,9 @@ def read_count(given: Any, name: str, most: int = MOST_COUNT) -> int:
     return given
 
 
-def read_choice(given: Any, known: Sequence[str], name: str) -> str:
+def read_choice(given: Any, known: Sequence[str], name: str, verb: str = "is") -> str:
     """One of several words, in any case."""
     found = given.lower() if isinstance(given, str) else given
     if found not in known:
-        raise ArgumentError(f"{name} is one of {', '.join(known)}, not {given!r}")
+        raise ArgumentError(f"{name} {verb} one of {', '.join(known)}, not {given!r}")
     return str(found)

@@ -19,6 +19,7 @@ import torch
 
 from . import progress
 from ._capture import Captured, own_copy
+from ._how import How
 from ._log import logger, warn
 from .plan import Program
 
@@ -88,7 +89,7 @@ class GraphView:
     ) -> None:
         if max_graphs < 1:
             raise ValueError(f"max_graphs must be at least 1, not {max_graphs}")
-        self.program = program or Program(captured, first, end, inference=inference, graph=True)
+        self.program = program or Program(captured, first, end, How(graph=True), inference=inference)
         self.inference = inference
         self.max_graphs = max_graphs
         self._lock = threading.Lock()

@@ -13,7 +13,8 @@ from . import _native, _show, progress
 from ._capture import Arguments, Captured
 from ._compiled import CompiledView
 from ._cuda_graph import GraphView
-from ._dispatch import MAX_PLANS, Regime, Served
+from ._dispatch import Regime, Served
+from ._how import How
 from ._log import logger, warn
 from ._objective import Objective
 from ._regime import Plans
@@ -21,9 +22,8 @@ from ._state import Target
 from ._threads import limited
 from .candidates import CandidateTable
 from .errors import CaptureError, CleaveError, InputError, SplitError
-from .optimize import NONE, SAFE, Optimize
 from .payload import BoundaryPayload, TensorSchema, boundary_facts, check_tensors, dims
-from .plan import Program, check_call, check_example, finish, keep, plan_signature
+from .plan import DEFAULT, Program, check_call, check_example, finish, keep, plan_signature
 from .spec import SplitCandidate, SplitLatency, SplitSpec
 
 log = logger("split")
@@ -38,11 +38,7 @@ class Wanted(NamedTuple):
     objective: Objective
     mode: str = "generated_eager"
     compile_options: dict[str, Any] | None = None
-    optimize: Optimize = SAFE
-    threads: int = 0
-    records: bool = True  # what the forward does on other data, when a call needs it
-    max_plans: int = MAX_PLANS
-    native: bool = False  # the native engine runs halves that need no gradients
+    how: How = DEFAULT
 
 
 class Halves(NamedTuple):
@@ -102,7 +98,6 @@ class Cut:
         self.place = plan, which  # before guards of the suffix moved into the prefix
         plan, which = plan.guards_early(which)
         captured = self.captured = captured._replace(plan=plan)
-        debug = want.mode == "debug_interpreter"
         self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
         why = _why(want, like, elsewhere)
         place = SplitCandidate(*self.place[0].frontiers(sizes)[self.place[1]])
@@ -118,17 +113,10 @@ class Cut:
             if advice is not None and like is None:
                 warn(advice)
         at, end = self.candidate.position + 1, plan.node_count()
-        how: dict[str, Any] = {
-            "debug": debug,
-            "inference": not grad,
-            "optimize": NONE if grad else want.optimize,
-            "graph": want.mode == "cuda_graph" and not grad,
-            "threads": want.threads,
-            "native": want.native and not grad,
-        }
+        how, debug = want.how.for_grad(grad), want.mode == "debug_interpreter"
         self.cut_at = at
-        self.prefix = Program(captured, 0, at, **how)
-        self.suffix = Program(captured, at, end, **how)
+        self.prefix = Program(captured, 0, at, how, debug=debug, inference=not grad)
+        self.suffix = Program(captured, at, end, how, debug=debug, inference=not grad)
         self.halves = Halves(
             _half(want, captured, 0, at, grad, "Prefix", self.prefix),
             _half(want, captured, at, end, grad, "Suffix", self.suffix),

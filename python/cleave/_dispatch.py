@@ -15,33 +15,14 @@ import torch
 from . import _native
 from ._capture import Captured
 from ._dims import Point
+from ._how import How
 from ._log import logger, warn
 from ._sizes import Sized, is_stale
-from .errors import ArgumentError, GuardError, InputError
+from .errors import GuardError, InputError
 
 log = logger("capture")
 
-MAX_PLANS = 64  # of one model, unless max_plans says otherwise
-
 ONE_SIZE, SIZES, MAIN = range(3)  # enum dispatch_rank: which plans give way first
-
-ON_GUARD = ("record", "raise")
-
-
-def read_on_guard(given: str) -> bool:
-    """The argument on_guard: whether plans are recorded when data leads where none does."""
-    if given not in ON_GUARD:
-        raise ArgumentError(f"on_guard must be one of {', '.join(ON_GUARD)}, not {given!r}")
-    return given == "record"
-
-
-def read_max_plans(given: int | None) -> int:
-    """The argument max_plans."""
-    if given is None:
-        return MAX_PLANS
-    if type(given) is not int or given < 1:
-        raise ArgumentError(f"max_plans must be a number of plans, at least 1, not {given!r}")
-    return given
 
 
 class Regime(NamedTuple):
@@ -97,15 +78,12 @@ class Variants(Generic[P]):
 class Served(Generic[P, T]):
     """The plans of a model, for whatever calls them."""
 
-    def __init__(
-        self, name: str, limit: int, records: bool, make: Callable[[Any, Any, Any], P], goes_on: bool = False
-    ) -> None:
-        """records: what the model does on other data is recorded when a call needs it. make(variants, args, kwargs):
-        captures the model as it is. goes_on: a plan is run by one program, and changes nothing but by it: where a guard
-        ends the run, another plan goes on with it."""
-        self.name, self.limit, self.records, self.make = name, limit, records, make
+    def __init__(self, name: str, how: How, make: Callable[[Any, Any, Any], P], goes_on: bool = False) -> None:
+        """make(variants, args, kwargs): captures the model as it is. goes_on: a plan is run by one program, and changes
+        nothing but by it: where a guard ends the run, another plan goes on with it."""
+        self.name, self.limit, self.records, self.make = name, how.max_plans, how.records, make
         self.regimes: dict[Regime, Variants[P]] = {}  # those of regimes that were met; other threads may add some
-        self.dispatch = _native.Dispatcher(limit, self._evicted, goes_on)
+        self.dispatch = _native.Dispatcher(self.limit, self._evicted, goes_on)
         self._reason = ""  # why there are so many
 
     def variants(self, regime: Regime) -> Variants[P]:

@@ -21,9 +21,12 @@ from torch.utils import _pytree as pytree
 from . import _show
 from ._gradients import Gradients, Tied
 from ._peers import Peers
-from ._pipeline_stage import Link, Partitioned, Stage, ValueSpec
+from ._pipeline_plan import PlanStages
+from ._pipeline_stage import Link, Stage
+from ._stages import ValueSpec
 from .errors import ArgumentError, GuardError, InputError, PipelineError, first_line
 
+Action = tuple[int, str, int]  # stage, "F" or "B", micro-batch
 KNOWN = ((2, 11), (2, 13))  # releases whose engine these stages were tested with
 
 
@@ -48,7 +51,7 @@ def _wire_device(backend: str, device: torch.device) -> torch.device:
     return device if device.type == "cpu" or "nccl" in backend else torch.device("cpu")
 
 
-def _placement(partitioned: Partitioned, size: int, placement: Sequence[int] | None) -> list[int]:
+def _placement(partitioned: PlanStages, size: int, placement: Sequence[int] | None) -> list[int]:
     n = len(partitioned.device_of)
     rank_of = list(partitioned.device_of if placement is None else placement)
     if len(rank_of) != n:
@@ -74,14 +77,14 @@ def _digest(p: torch.Tensor) -> str:
     return hashlib.blake2b(raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b"", digest_size=8).hexdigest()
 
 
-def _ties(partitioned: Partitioned, told: Sequence[dict[str, dict[str, Any]]]) -> list[Tied]:
+def _ties(partitioned: PlanStages, told: Sequence[dict[str, dict[str, Any]]]) -> list[Tied]:
     """Parameters that several stages hold: of one name, or named in `partitioned.tied`."""
     facts = _by_copy(told)
     where: dict[str, list[tuple[int, str]]] = {}
     for copy in facts:
         where.setdefault(copy[1], []).append(copy)
     groups = [set(copies) for copies in where.values() if len(copies) > 1]
-    for copies in getattr(partitioned, "tied", ()):
+    for copies in partitioned.tied:
         merged = {(int(i), str(n)) for i, n in copies} & facts.keys()
         if len({i for i, _ in merged}) < 2:
             continue
@@ -115,7 +118,7 @@ def _check_copies(ties: Sequence[Tied], told: Sequence[dict[str, dict[str, Any]]
 
 
 def pipeline_stages(
-    partitioned: Partitioned,
+    partitioned: PlanStages,
     *,
     group: dist.ProcessGroup | None = None,
     device: torch.device | str | None = None,
@@ -153,22 +156,17 @@ def pipeline_stages(
         raise
 
 
-def _same(partitioned: Partitioned, peers: Peers) -> Partitioned:
+def _same(partitioned: PlanStages, peers: Peers) -> PlanStages:
     """The partition of the first rank, where this rank measured other times and so found another one."""
-    like = getattr(partitioned, "like", None)
-    if like is None:
-        return partitioned
-    signature = str(getattr(partitioned, "signature", ""))
     if peers.rank == 0:
-        peers.tell("partition", {"signature": signature, "profile": partitioned.profile_text()})  # type: ignore[attr-defined]
+        peers.tell("partition", {"signature": partitioned.signature, "profile": partitioned.profile_text()})
         return partitioned
     told = peers.ask("partition", "waiting for the partition of rank 0", 0)
-    agreed: Partitioned = partitioned if told["signature"] == signature else like(told["profile"])
-    return agreed
+    return partitioned if told["signature"] == partitioned.signature else partitioned.like(told["profile"])
 
 
 def _connect(
-    partitioned: Partitioned,
+    partitioned: PlanStages,
     peers: Peers,
     device: torch.device,
     wire: torch.device,
@@ -200,7 +198,7 @@ def _parameters(module: Any) -> dict[str, torch.nn.Parameter]:
 
 
 def _agree(
-    partitioned: Partitioned,
+    partitioned: PlanStages,
     peers: Peers,
     gradients: Gradients,
     rank_of: Sequence[int],
@@ -212,7 +210,7 @@ def _agree(
     facts = {
         "torch version": torch.__version__.split("+")[0],
         "placement of stages": list(rank_of),
-        "partition": str(getattr(partitioned, "signature", "")),
+        "partition": partitioned.signature,
         "option exact": exact,
     }
     shapes = {
@@ -287,13 +285,12 @@ def _best(fitting: Sequence[str], rank_of: Sequence[int], size: int, microbatche
     return "Free"
 
 
-def _free_order(rank_of: Sequence[int], size: int, microbatches: int) -> dict[int, list[Any]]:
+def free_order(rank_of: Sequence[int], size: int, microbatches: int) -> list[list[Action]]:
     """An order for stages that are not where the partition puts them: whatever is ready, backward before forward, early
     micro-batches before later ones; a stage is at most as far ahead of its backward as the stages after it are many."""
-    forward, full = engine._ComputationType.FORWARD, engine._ComputationType.FULL_BACKWARD
     last = len(rank_of) - 1
     f, b = [0] * len(rank_of), [0] * len(rank_of)  # micro-batches done, per stage
-    order: dict[int, list[Any]] = {r: [] for r in range(size)}
+    order: list[list[Action]] = [[] for _ in range(size)]
     while min(b) < microbatches:
         done_f, done_b = list(f), list(b)
         for r in range(size):
@@ -301,24 +298,19 @@ def _free_order(rank_of: Sequence[int], size: int, microbatches: int) -> dict[in
             back = [i for i in mine if done_b[i] < (done_f[i] if i == last else done_b[i + 1])]
             ahead = [i for i in mine if done_f[i] < (microbatches if i == 0 else done_f[i - 1])]
             ahead = [i for i in ahead if done_f[i] - done_b[i] <= last - i]
-            if back:
-                i = min(back, key=lambda i: (done_b[i], -i))
-                order[r].append(engine._Action(i, full, b[i]))
-                b[i] += 1
-            elif ahead:
-                i = min(ahead, key=lambda i: (done_f[i], -i))
-                order[r].append(engine._Action(i, forward, f[i]))
-                f[i] += 1
+            kind, ready, done = ("B", back, b) if back else ("F", ahead, f)
+            if ready:
+                i = min(ready, key=lambda i: (done[i], -i))
+                order[r].append((i, kind, done[i]))
+                done[i] += 1
     return order
 
 
-def _free_actions(partitioned: Partitioned, link: Link, microbatches: int) -> dict[int, list[Any]]:
+def _free_actions(partitioned: PlanStages, link: Link, microbatches: int) -> dict[int, list[Any]]:
     """What each rank does, in order, for any placement."""
-    actions = getattr(partitioned, "actions", None)
-    if actions is None or list(link.rank_of) != list(partitioned.device_of):
-        return _free_order(link.rank_of, link.peers.size, microbatches)
     kinds = {"F": engine._ComputationType.FORWARD, "B": engine._ComputationType.FULL_BACKWARD}
-    order = actions(microbatches)
+    as_placed = list(link.rank_of) == list(partitioned.device_of)
+    order = partitioned.actions(microbatches) if as_placed else free_order(link.rank_of, link.peers.size, microbatches)
     return {r: [engine._Action(i, kinds[kind], m) for i, kind, m in order[r]] for r in range(link.peers.size)}
 
 
@@ -337,7 +329,7 @@ def _make_schedule(name: str, stages: list[Stage], microbatches: int, **options:
 
 
 def schedule(
-    partitioned: Partitioned,
+    partitioned: PlanStages,
     name: str | None = None,
     *,
     microbatches: int,
@@ -392,7 +384,7 @@ class PipelineRun:
         self._target: Any = None  # of the batch
         self._targets: list[Any] | None = None  # of the micro-batches
         self._link = stages[0].link
-        self._dim = int(getattr(partitioned, "batch_dim", 0))
+        self._dim = partitioned.batch_dim
         self._link.flushed = True
         self._first = next((s for s in stages if s.is_first), None)
         self._last = next((s for s in stages if s.is_last), None)
@@ -426,7 +418,7 @@ class PipelineRun:
         chunks, outputs, returned = zip(*(self._last.results.pop(m) for m in range(self.microbatches)), strict=True)
         if not merge:
             return list(outputs)
-        if getattr(self._last.module, "numbers", None):
+        if self._last.module.numbers:
             raise PipelineError(
                 "the model's output has numbers, which are those of a micro-batch, not of the batch; "
                 "eval(..., merge=False) gives the outputs of each micro-batch"
@@ -604,7 +596,7 @@ class PipelineRun:
         for r in range(peers.size):
             told = peers.ask(f"times/{self._steps}/{r}", f"waiting for the times of rank {r}", r)
             measured.update({int(i): t for i, t in told.items()})
-        return _table(measured, self._link.rank_of, getattr(self.partitioned, "predicted", None))
+        return _table(measured, self._link.rank_of, self.partitioned.predicted)
 
     def train(self, mode: bool = True) -> None:
         """Puts the stages of this rank into train or eval mode, as nn.Module.train does. Every rank calls it."""
@@ -620,16 +612,18 @@ def _median(times: Sequence[float]) -> float | None:
     return median(times) if times else None
 
 
-def _table(measured: dict[int, list[float | None]], rank_of: Sequence[int], predicted: Any) -> str:
+def _table(
+    measured: dict[int, list[float | None]], rank_of: Sequence[int], predicted: Sequence[tuple[float, float]]
+) -> str:
     def cell(x: float | None) -> str:
         return "-" if x is None else f"{x:.3f}"
 
-    def ratio(got: float | None, said: float | None) -> str:
+    def ratio(got: float | None, said: float) -> str:
         return "-" if got is None or not said else f"{got / said:.2f}"
 
     rows = [["stage", "rank", "forward ms", "predicted", "ratio", "backward ms", "predicted", "ratio"]]
     for i, (f, b) in sorted(measured.items()):
-        said = predicted[i] if predicted is not None else (None, None)
+        said = predicted[i]
         rows.append([str(i), str(rank_of[i]), cell(f), cell(said[0]), ratio(f, said[0])])
         rows[-1] += [cell(b), cell(said[1]), ratio(b, said[1])]
     return _show.columns(rows, [True] * len(rows[0]))

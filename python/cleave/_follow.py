@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from . import _log, _native
+from . import _log, _native, _show
 from .artifact import LoadedModel, load
 from .errors import ArgumentError
 from .remote import Times, client_arguments
@@ -118,26 +118,11 @@ class Follower:
     def table(self) -> str:
         """The ways for people, the fastest first."""
         rows = [("way", "ms now", "here", "there", "sent", "error", "calls")]
-        rows += [
-            (
-                w.name,
-                f"{1e3 * w.seconds:.1f}",
-                f"{1e3 * w.here:.1f}",
-                f"{1e3 * w.there:.1f}",
-                _native.text_bytes(w.sent_bytes) if w.remote else "",
-                f"{w.error:.2g}" if w.error else "",
-                str(w.calls),
-            )
-            for w in sorted(self.ways, key=lambda w: w.seconds)
-        ]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        text = (
-            "  ".join(
-                c.ljust(n) if i == 0 else c.rjust(n) for i, (c, n) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in rows
-        )
-        return "\n".join(text)
+        for w in sorted(self.ways, key=lambda w: w.seconds):
+            took = [f"{1e3 * t:.1f}" for t in (w.seconds, w.here, w.there)]
+            sent, error = _native.text_bytes(w.sent_bytes) if w.remote else "", f"{w.error:.2g}" if w.error else ""
+            rows.append((w.name, took[0], took[1], took[2], sent, error, str(w.calls)))
+        return _show.columns(rows, [False, *[True] * 6])
 
 
 def follow(

@@ -88,8 +88,8 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
     if not isinstance(target.call, nn.Module):
         walk.root("the captured function", target.name, target.call, PART_SELF, None, target.call)
     walk.finish()
-    tied = list(_places(tensors, read, use))
-    checks = Checks(_in_order(walk.roots), tied, None if same is None else list(same), flags)
+    tied = tuple(_places(tensors, read, use))
+    checks = Checks(tuple(_in_order(walk.roots)), tied, None if same is None else list(same), flags)
     return Found(checks, walk.unwatched, walk.tables)
 
 
@@ -108,8 +108,8 @@ def stage_checks(
             first = len(same)
             same.append((name, *model, first))
         same.append((f"{name} of the stage", *stage, first))
-    roots = [root for root in roots if root[1] != "training"]
-    return Checks(roots, same, *((inputs, flags) if takes_inputs else (None, [])))
+    roots = tuple(root for root in roots if root[1] != "training")
+    return Checks(roots, tuple(same), *((inputs, flags) if takes_inputs else (None, [])))
 
 
 def _in_order(roots: Iterable[Root]) -> list[Root]:

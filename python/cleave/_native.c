@@ -1,5 +1,5 @@
 /* cleave._native: the C library as Python objects. No logic of its own beyond turning Python into C and back.
- * This file has the module itself, and what its three types share (_native.h). */
+ * This file has the module itself, errors, and functions without an object. */
 #include "optimize/optimize.h"
 #include "_native.h"
 
@@ -18,52 +18,45 @@ PyObject *error_class(long number)
 	return cls ? cls : PyExc_RuntimeError;
 }
 
-static bool put_detail(PyObject *error, const char *name, PyObject *x)
+PyObject *raise_told(const char *name, PyObject *given)
 {
-	bool ok = x && PyObject_SetAttrString(error, name, x) == 0;
-	Py_XDECREF(x);
-	return ok;
+	PyObject *type, *error, *trace;
+	PyErr_Fetch(&type, &error, &trace);
+	PyErr_NormalizeException(&type, &error, &trace);
+	if (!error || !given || PyObject_SetAttrString(error, name, given) < 0)
+		PyErr_Clear(); /* the words are enough */
+	Py_XDECREF(given);
+	PyErr_Restore(type, error, trace);
+	return NULL;
 }
 
-/* What the error that is raised is about, as its attributes. */
-static void add_details(void)
+PyObject *raise_as(long code)
 {
+	if (PyErr_Occurred()) /* Python code that we called raised: that is the better story */
+		return NULL;
 	const clv_error_details *d = clv_last_error_details();
 	const struct {
 		const char *name, *text;
 	} texts[] = {{"node", d->node},   {"op", d->op},     {"module", d->module},    {"source", d->source},
 	             {"input", d->input}, {"seen", d->seen}, {"expected", d->expected}};
-	PyObject *type, *error, *trace;
-	bool ok = true;
-	PyErr_Fetch(&type, &error, &trace);
-	PyErr_NormalizeException(&type, &error, &trace);
-	for (size_t i = 0; error && ok && i < sizeof texts / sizeof *texts; i++)
+	PyErr_SetString(error_class(code), clv_last_error());
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		if (texts[i].text[0])
-			ok = put_detail(error, texts[i].name,
-			                PyUnicode_DecodeUTF8(texts[i].text, (Py_ssize_t)strlen(texts[i].text), "replace"));
-	if (error && ok && d->dimension >= 0)
-		ok = put_detail(error, "dimension", PyLong_FromLong(d->dimension));
-	if (error && ok && d->undone)
-		ok = put_detail(error, "undone", PyBool_FromLong(1));
-	if (!ok)
-		PyErr_Clear(); /* the words are enough */
-	PyErr_Restore(type, error, trace);
+			raise_told(texts[i].name,
+			           PyUnicode_DecodeUTF8(texts[i].text, (Py_ssize_t)strlen(texts[i].text), "replace"));
+	if (d->dimension >= 0)
+		raise_told("dimension", PyLong_FromLong(d->dimension));
+	return d->undone ? raise_told("undone", PyBool_FromLong(1)) : NULL;
 }
 
 PyObject *raise_status(clv_status st)
 {
-	if (PyErr_Occurred()) /* Python code that we called raised: that is the better story */
-		return NULL;
-	PyErr_SetString(error_class(st), clv_last_error());
-	add_details();
-	return NULL;
+	return raise_as(st);
 }
 
 PyObject *none_or_raise(clv_status st)
 {
-	if (st != CLV_OK)
-		return raise_status(st);
-	Py_RETURN_NONE;
+	return st == CLV_OK ? Py_NewRef(Py_None) : raise_status(st);
 }
 
 bool ok_or_raise(clv_status st)
@@ -71,67 +64,18 @@ bool ok_or_raise(clv_status st)
 	return st == CLV_OK || raise_status(st) != NULL;
 }
 
-void list_push(PyObject **list, PyObject *item)
+static PyObject *keep_for_ever(PyObject **at, PyObject *given, bool good)
 {
-	if (!item || PyList_Append(*list, item) < 0)
-		Py_CLEAR(*list);
-	Py_XDECREF(item);
-}
-
-void dict_put(PyObject **dict, const char *key, PyObject *item)
-{
-	if (!item || PyDict_SetItemString(*dict, key, item) < 0)
-		Py_CLEAR(*dict);
-	Py_XDECREF(item);
-}
-
-PyObject *int_list(const int64_t *at, Py_ssize_t n)
-{
-	PyObject *out = PyList_New(0);
-	for (Py_ssize_t i = 0; out && i < n; i++)
-		list_push(&out, PyLong_FromLongLong(at[i]));
-	return out;
-}
-
-PyObject *int_tuple(const int64_t *at, Py_ssize_t n)
-{
-	PyObject *list = int_list(at, n), *out = list ? PyList_AsTuple(list) : NULL;
-	Py_XDECREF(list);
-	return out;
-}
-
-const char *text_of(PyObject *o)
-{
-	char *bytes;
-	Py_ssize_t n;
-	if (PyBytes_Check(o))
-		return PyBytes_AsStringAndSize(o, &bytes, NULL) == 0 ? bytes : NULL;
-	const char *text = PyUnicode_AsUTF8AndSize(o, &n);
-	if (text && strlen(text) != (size_t)n)
-		raise_status(fail(CLV_E_INPUT, "%.64s… has a NUL, and no name has one", text));
-	return text && !PyErr_Occurred() ? text : NULL;
-}
-
-const char **string_array(PyObject *list, uint32_t *n)
-{
-	*n = (uint32_t)PyList_GET_SIZE(list);
-	const char **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
-	for (uint32_t i = 0; out && i < *n; i++)
-		if (!(out[i] = text_of(PyList_GET_ITEM(list, i)))) {
-			PyMem_Free(out);
-			return NULL;
-		}
-	return out ? out : (const char **)PyErr_NoMemory();
+	if (!good)
+		return PyErr_Format(PyExc_TypeError, "this is not kept: %R", given);
+	Py_XSETREF(*at, Py_NewRef(given));
+	Py_RETURN_NONE;
 }
 
 /* set_error_classes({status number: class}) */
 PyObject *set_error_classes_py(PyObject *self, PyObject *dict)
 {
-	if (!PyDict_Check(dict))
-		return PyErr_Format(PyExc_TypeError, "a dict is needed");
-	Py_INCREF(dict);
-	Py_XSETREF(error_classes, dict);
-	Py_RETURN_NONE;
+	return keep_for_ever(&error_classes, dict, PyDict_Check(dict));
 }
 
 /* ---- where the user's program is -------------------------------------------------------------------------------- */
@@ -184,104 +128,19 @@ void where(char *out, size_t n)
 
 PyObject *set_skipped_prefixes_py(PyObject *self, PyObject *tuple)
 {
-	if (!PyTuple_Check(tuple))
-		return PyErr_Format(PyExc_TypeError, "a tuple is needed");
-	Py_INCREF(tuple);
-	Py_XSETREF(skipped_prefixes, tuple);
-	Py_RETURN_NONE;
+	return keep_for_ever(&skipped_prefixes, tuple, PyTuple_Check(tuple));
 }
 
-/* ---- sequences of tensors --------------------------------------------------------------------------------------- */
-
-br_tensor *need_tensor(PyObject *o)
-{
-	br_tensor *t = py_borrow(o);
-	if (!t)
-		PyErr_Format(PyExc_TypeError, "a tensor is needed, not %s", Py_TYPE(o)->tp_name);
-	return t;
-}
-
-void tensors_free(br_tensor **t, Py_ssize_t n)
-{
-	for (Py_ssize_t i = 0; t && i < n; i++)
-		br_unref(t[i]);
-	PyMem_Free(t);
-}
-
-/* New references to the tensors of a sequence; None gives NULL. The caller frees with tensors_free. */
-br_tensor **tensor_array(PyObject *seq, Py_ssize_t *n)
-{
-	PyObject *fast = PySequence_Fast(seq, "a sequence of tensors is needed");
-	if (!fast)
-		return NULL;
-	*n = PySequence_Fast_GET_SIZE(fast);
-	br_tensor **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
-	for (Py_ssize_t i = 0; out && i < *n; i++) {
-		PyObject *o = PySequence_Fast_GET_ITEM(fast, i);
-		if (o == Py_None)
-			continue;
-		if (!need_tensor(o)) {
-			tensors_free(out, *n);
-			out = NULL;
-		} else {
-			out[i] = br_ref(py_borrow(o));
-		}
-	}
-	Py_DECREF(fast);
-	if (!out && !PyErr_Occurred())
-		PyErr_NoMemory();
-	return out;
-}
-
-void core_free(clv_tensor **t, Py_ssize_t n)
-{
-	for (Py_ssize_t i = 0; i < n; i++)
-		clv_tensor_free(t[i]);
-	PyMem_Free(t);
-}
-
-clv_status core_of(PyObject *tensor, clv_tensor **out)
-{
-	return br_give(br_ref(py_borrow(tensor)), out);
-}
-
-clv_tensor **core_array(PyObject *seq, Py_ssize_t *n)
-{
-	br_tensor **from = tensor_array(seq, n);
-	clv_tensor **out = from ? PyMem_Calloc((size_t)*n + 1, sizeof *out) : NULL;
-	if (!from)
-		return NULL;
-	clv_status st = out ? br_give_all(from, (uint32_t)*n, out) : fail_nomem();
-	if (!out)
-		tensors_free(from, *n);
-	else
-		PyMem_Free(from);
-	if (st == CLV_OK)
-		return out;
-	PyMem_Free(out);
-	raise_status(st);
-	return NULL;
-}
-
-PyObject *core_wrap(clv_tensor *t)
-{
-	br_tensor *own;
-	clv_status st = br_of(t, &own);
-	PyObject *out = st == CLV_OK ? py_wrap(own ? br_ref(own) : NULL) : raise_status(st);
-	clv_tensor_free(t);
-	return out;
-}
-
-/* ---- the module ------------------------------------------------------------------------------------------------- */
+/* ---- functions without an object -------------------------------------------------------------------------------- */
 
 /* bits_equal(a, b) -> bool */
 PyObject *bits_equal_py(PyObject *self, PyObject *args)
 {
-	PyObject *a, *b;
+	br_tensor *a, *b;
 	bool same = false;
-	if (!PyArg_ParseTuple(args, "OO", &a, &b) || !need_tensor(a) || !need_tensor(b))
+	if (!take(NULL, args, "tt", &a, &b))
 		return NULL;
-	clv_status st = br_bits_equal(py_borrow(a), py_borrow(b), &same);
+	clv_status st = br_bits_equal(a, b, &same);
 	return st == CLV_OK ? PyBool_FromLong(same) : raise_status(st);
 }
 
@@ -299,11 +158,8 @@ PyObject *threads_enter_py(PyObject *self, PyObject *args)
 {
 	br_team had;
 	int n;
-	if (!PyArg_ParseTuple(args, "i", &n))
+	if (!take(NULL, args, "i", &n) || !ok_or_raise(br_team_check(n)))
 		return NULL;
-	clv_status st = br_team_check(n);
-	if (st != CLV_OK)
-		return raise_status(st);
 	br_team_enter(n, &had);
 	return Py_BuildValue("(ii)", had.operators, had.mkl);
 }
@@ -311,7 +167,7 @@ PyObject *threads_enter_py(PyObject *self, PyObject *args)
 PyObject *threads_leave_py(PyObject *self, PyObject *args)
 {
 	br_team had;
-	if (!PyArg_ParseTuple(args, "ii", &had.operators, &had.mkl))
+	if (!take(NULL, args, "ii", &had.operators, &had.mkl))
 		return NULL;
 	br_team_leave(&had);
 	Py_RETURN_NONE;
@@ -321,18 +177,16 @@ PyObject *threads_leave_py(PyObject *self, PyObject *args)
 PyObject *threads_check_py(PyObject *self, PyObject *args)
 {
 	int n;
-	if (!PyArg_ParseTuple(args, "i", &n))
-		return NULL;
-	return none_or_raise(br_team_check(n));
+	return take(NULL, args, "i", &n) ? none_or_raise(br_team_check(n)) : NULL;
 }
 
 /* recycle(on): memory that is let go of is handed out again, on this thread, until as many recycle(False) */
-PyObject *recycle_py(PyObject *self, PyObject *on)
+PyObject *recycle_py(PyObject *self, PyObject *args)
 {
-	int yes = PyObject_IsTrue(on);
-	if (yes < 0)
+	bool on;
+	if (!take(NULL, args, "p", &on))
 		return NULL;
-	br_recycle(yes);
+	br_recycle(on);
 	Py_RETURN_NONE;
 }
 
@@ -345,11 +199,11 @@ PyObject *recording_py(PyObject *self, PyObject *unused)
 /* copy_data(dst, src): without moving dst's version counter */
 PyObject *copy_data_py(PyObject *self, PyObject *args)
 {
-	PyObject *a, *b;
-	if (!PyArg_ParseTuple(args, "OO", &a, &b) || !need_tensor(a) || !need_tensor(b))
-		return NULL;
-	return none_or_raise(br_tensor_copy_(py_borrow(a), py_borrow(b)));
+	br_tensor *a, *b;
+	return take(NULL, args, "tt", &a, &b) ? none_or_raise(br_tensor_copy_(a, b)) : NULL;
 }
+
+/* ---- the module ------------------------------------------------------------------------------------------------------ */
 
 static PyMethodDef functions[] = {
 #define FUNCTION(name, how) {#name, name##_py, how, NULL},
@@ -360,30 +214,35 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef module = {
 	PyModuleDef_HEAD_INIT, "_native", "Cleave's C library", -1, functions, NULL, NULL, NULL, NULL};
 
-static bool add_statuses(PyObject *m)
+static bool add_numbers(PyObject *m)
 {
-#define X(id, text)                                                                                                    \
-	if (PyModule_AddIntConstant(m, #id, CLV_##id) < 0)                                                                 \
-		return false;
-	CLV_STATUS_LIST(X)
+	static const struct {
+		const char *name;
+		long number;
+	} numbers[] = {
+#define X(id, text) {#id, CLV_##id},
+		CLV_STATUS_LIST(X)
 #undef X
+			{"E_PAYLOAD", E_PAYLOAD},
+		{"E_ARTIFACT", E_ARTIFACT},
+		{"E_REMOTE", E_REMOTE},
+		{"MOST_THREADS", MOST_THREADS},
+		{"SANDBOX_AUTO", CLV_SANDBOX_AUTO},
+		{"SANDBOX_ON", CLV_SANDBOX_ON},
+		{"SANDBOX_OFF", CLV_SANDBOX_OFF}};
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		if (PyModule_AddIntConstant(m, numbers[i].name, numbers[i].number) < 0)
+			return false;
 	return true;
 }
 
 static bool add_types(PyObject *m)
 {
-	static const struct {
-		const char *name;
-		PyTypeObject *type;
-	} types[] = {{"Stream", &StreamType},       {"Plan", &PlanType},
-	             {"Program", &ProgramType},     {"Blocks", &BlocksType},
-	             {"Partition", &PartitionType}, {"Artifact", &ArtifactType},
-	             {"Runtime", &RuntimeType},     {"Trainer", &TrainerType},
-	             {"Code", &CodeType},           {"Dispatcher", &DispatcherType},
-	             {"Remote", &RemoteType},       {"RemoteSession", &RemoteSessionType},
-	             {"Link", &LinkType},           {"Follower", &FollowerType}};
+	static PyTypeObject *const types[] = {
+		&ArtifactType, &BlocksType,  &ChecksType, &CodeType,          &DispatcherType, &FollowerType, &PartitionType,
+		&PlanType,     &ProgramType, &RemoteType, &RemoteSessionType, &RuntimeType,    &StreamType,   &TrainerType};
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-		if (PyType_Ready(types[i].type) < 0 || PyModule_AddObjectRef(m, types[i].name, (PyObject *)types[i].type) < 0)
+		if (PyModule_AddType(m, types[i]) < 0)
 			return false;
 	return true;
 }
@@ -391,14 +250,7 @@ static bool add_types(PyObject *m)
 PyMODINIT_FUNC PyInit__native(void)
 {
 	PyObject *m = PyModule_Create(&module);
-	if (m && (!add_types(m) || !add_statuses(m) || !checks_add_names(m) ||
-	          PyModule_AddIntConstant(m, "E_PAYLOAD", E_PAYLOAD) < 0 ||
-	          PyModule_AddIntConstant(m, "E_ARTIFACT", E_ARTIFACT) < 0 ||
-	          PyModule_AddIntConstant(m, "E_REMOTE", E_REMOTE) < 0 ||
-	          PyModule_AddIntConstant(m, "MOST_THREADS", MOST_THREADS) < 0 ||
-	          PyModule_AddIntConstant(m, "SANDBOX_AUTO", CLV_SANDBOX_AUTO) < 0 ||
-	          PyModule_AddIntConstant(m, "SANDBOX_ON", CLV_SANDBOX_ON) < 0 ||
-	          PyModule_AddIntConstant(m, "SANDBOX_OFF", CLV_SANDBOX_OFF) < 0 ||
+	if (m && (!add_types(m) || !add_numbers(m) || !checks_add_names(m) ||
 	          PyModule_AddStringConstant(m, "version", clv_version()) < 0 ||
 	          PyModule_AddStringConstant(m, "encodings", ENCODINGS) < 0))
 		Py_CLEAR(m);

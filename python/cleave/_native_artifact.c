@@ -92,29 +92,29 @@ static bool need_externals(saver *s, uint32_t i, PlanObject *o)
 	return ok;
 }
 
-static bool add_points(artifact_plan *e, PyObject *points)
+bool add_points(artifact_plan *e, PyObject *points)
 {
-	Py_ssize_t n = 0;
-	int64_t *at = int_array(points, &n);
-	bool ok = !PyErr_Occurred();
-	for (Py_ssize_t i = 0; ok && i < n; i++)
+	call c = {0};
+	int64_t *at;
+	uint32_t n;
+	bool ok = take_array(&c, 'X', points, &at, &n);
+	for (uint32_t i = 0; ok && i < n; i++)
 		ok = ok_or_raise(vec_push(&e->points, at[i]));
-	PyMem_Free(at);
+	call_end(&c, NULL);
 	return ok;
 }
 
 static bool add_fixed(artifact *a, artifact_plan *e, PyObject *fixed)
 {
 	Py_ssize_t at = 0;
-	PyObject *key, *size;
-	while (PyDict_Next(fixed, &at, &key, &size)) {
-		const char *name = PyUnicode_AsUTF8(key);
+	const char *name;
+	PyObject *size;
+	while (next_text(fixed, &at, &name, &size)) {
 		payload_number n = {.value = PyLong_AsLongLong(size)};
-		if (!name || PyErr_Occurred() || !ok_or_raise(artifact_text(a, name, &n.name)) ||
-		    !ok_or_raise(vec_push(&e->fixed, n)))
+		if (PyErr_Occurred() || !ok_or_raise(artifact_text(a, name, &n.name)) || !ok_or_raise(vec_push(&e->fixed, n)))
 			return false;
 	}
-	return true;
+	return !PyErr_Occurred();
 }
 
 static bool add_segment(saver *s, PyObject *item)
@@ -137,12 +137,12 @@ static bool add_plan(saver *s, PyObject *item)
 {
 	PlanObject *o;
 	const char *signature;
-	unsigned stores;
-	long cut;
+	uint32_t stores;
+	int64_t cut;
 	PyObject *points, *fixed, *compiled_parts = NULL, *checks = NULL;
 	plan *copy;
-	if (!PyArg_ParseTuple(item, "O!slIO!O!|O!O", &PlanType, &o, &signature, &cut, &stores, &PyList_Type, &points,
-	                      &PyDict_Type, &fixed, &PyList_Type, &compiled_parts, &checks) ||
+	if (!take(NULL, item, "!sLI[{|[O", &PlanType, &o, &signature, &cut, &stores, &points, &fixed, &compiled_parts,
+	          &checks) ||
 	    !ok_or_raise(plan_copy(o->p, &copy)) || !ok_or_raise(artifact_add_plan(s->a, copy, signature)))
 		return false;
 	artifact_plan *e = &s->a->plans.at[s->a->plans.n - 1];
@@ -189,40 +189,39 @@ static PyObject *saver_add_tensors(saver *s, PyObject *to_host)
 	return hosts;
 }
 
-static bool add_notes(saver *s, PyObject *notes)
+bool add_notes(artifact *a, PyObject *notes)
 {
 	Py_ssize_t at = 0;
-	PyObject *key, *text;
-	while (PyDict_Next(notes, &at, &key, &text)) {
-		const char *k = PyUnicode_AsUTF8(key), *t = k ? PyUnicode_AsUTF8(text) : NULL;
-		if (!t || !ok_or_raise(artifact_note_add(s->a, k, t)))
+	const char *key, *text;
+	PyObject *item;
+	while (next_text(notes, &at, &key, &item))
+		if (!(text = PyUnicode_AsUTF8(item)) || !ok_or_raise(artifact_note_add(a, key, text)))
 			return false;
-	}
-	return true;
+	return !PyErr_Occurred();
 }
 
 static bool add_digests(saver *s, PyObject *digests)
 {
 	Py_ssize_t at = 0;
-	PyObject *name, *number;
-	while (PyDict_Next(digests, &at, &name, &number)) {
-		const char *text = PyUnicode_AsUTF8(name);
-		long long one = text ? PyLong_AsLongLong(number) : 0;
-		if (PyErr_Occurred() || !ok_or_raise(artifact_add_weight(s->a, text, one)))
+	const char *name;
+	PyObject *item;
+	while (next_text(digests, &at, &name, &item)) {
+		long long number = PyLong_AsLongLong(item);
+		if (PyErr_Occurred() || !ok_or_raise(artifact_add_weight(s->a, name, number)))
 			return false;
 	}
-	return true;
+	return !PyErr_Occurred();
 }
 
 static bool set_head(saver *s, PyObject *head)
 {
 	const char *split_id, *boundary, *batch;
 	PyObject *digests;
-	int weights;
-	if (!PyArg_ParseTuple(head, "sssO!p", &split_id, &boundary, &batch, &PyDict_Type, &digests, &weights) ||
+	bool weights;
+	if (!take(NULL, head, "sss{p", &split_id, &boundary, &batch, &digests, &weights) ||
 	    !ok_or_raise(artifact_new("all", &s->a)))
 		return false;
-	s->a->weights = weights != 0;
+	s->a->weights = weights;
 	return add_digests(s, digests) && ok_or_raise(artifact_text(s->a, split_id, &s->a->split_id)) &&
 	       ok_or_raise(artifact_text(s->a, boundary, &s->a->boundary)) &&
 	       ok_or_raise(artifact_text(s->a, batch, &s->a->batch));
@@ -231,85 +230,62 @@ static bool set_head(saver *s, PyObject *head)
 /* trains: None, or (description as JSON, its loss as the bytes of a file) */
 static bool add_training(saver *s, PyObject *trains)
 {
-	const char *text, *loss;
-	Py_ssize_t n;
-	if (!trains || trains == Py_None)
-		return true;
-	return PyArg_ParseTuple(trains, "sy#", &text, &loss, &n) &&
-	       ok_or_raise(artifact_add_training(s->a, text, loss, (size_t)n));
+	call c = {0};
+	const char *text;
+	const void *loss;
+	size_t n;
+	bool ok = trains == Py_None ||
+	          (take(&c, trains, "sB", &text, &loss, &n) && ok_or_raise(artifact_add_training(s->a, text, loss, n)));
+	call_end(&c, NULL);
+	return ok;
 }
 
-/* The tensors that an artifact in memory lies on. */
-typedef struct lent_tensors {
-	Py_ssize_t n;
-	clv_tensor *at[];
-} lent_tensors;
-
+/* Without the GIL, if need be. */
 static void lent_free(void *lent)
 {
-	lent_tensors *l = lent;
-	for (Py_ssize_t i = 0; i < l->n; i++)
-		clv_tensor_free(l->at[i]);
-	mem_free(l);
+	for (clv_tensor **t = lent; *t; t++)
+		clv_tensor_free(*t);
+	mem_free(lent);
 }
 
+/* An artifact in memory lies on these tensors. */
 static PyObject *keep_in_memory(saver *s, PyObject *hosts)
 {
-	Py_ssize_t n;
-	clv_tensor **tensors = core_array(hosts, &n);
-	lent_tensors *l = tensors ? mem_alloc(sizeof *l + (size_t)n * sizeof *l->at) : NULL;
-	if (!l) {
-		if (tensors)
-			core_free(tensors, n);
-		return tensors ? PyErr_NoMemory() : NULL;
-	}
-	for (; l->n < n; l->n++) {
-		l->at[l->n] = tensors[l->n];
-		tensors[l->n] = NULL;
-	}
-	core_free(tensors, n);
-	s->a->lent = l;
+	call c = {0};
+	clv_tensor **tensors;
+	uint32_t n;
+	if (!take_array(&c, 'C', hosts, &tensors, &n))
+		return call_end(&c, NULL);
+	clv_tensor **lent = mem_alloc((n + 1) * sizeof *lent);
+	for (uint32_t i = 0; lent && i < n; i++)
+		lent[i] = tensor_ref(tensors[i]);
+	call_end(&c, NULL);
+	if (!lent)
+		return PyErr_NoMemory();
+	s->a->lent = lent;
 	s->a->release = lent_free;
-	clv_status st = artifact_ready(s->a);
-	return st == CLV_OK ? artifact_object(artifact_ref(s->a)) : raise_status(st);
-}
-
-static PyObject *saver_write(saver *s, const char *path, const char *part, const char *boundary, PyObject *head,
-                             PyObject *notes, PyObject *to_host, PyObject *trains)
-{
-	if (!s->tensors || !s->labels || !s->named || !set_head(s, head) || !add_notes(s, notes) ||
-	    !add_plans(s, part, boundary) || !add_training(s, trains))
-		return NULL;
-	PyObject *hosts = saver_add_tensors(s, to_host);
-	clv_status st;
-	if (!hosts)
-		return NULL;
-	if (!path) {
-		PyObject *made = keep_in_memory(s, hosts);
-		Py_DECREF(hosts);
-		return made;
-	}
-	Py_BEGIN_ALLOW_THREADS
-	st = artifact_save(s->a, path);
-	Py_END_ALLOW_THREADS
-	Py_DECREF(hosts);
-	return none_or_raise(st);
+	return ok_or_raise(artifact_ready(s->a)) ? artifact_object(artifact_ref(s->a)) : NULL;
 }
 
 /* artifact_save(path or None: it is given, part, boundary or None, head, notes, plans, state, to_host, training=None); see
    _native.pyi */
 PyObject *artifact_save_py(PyObject *self, PyObject *args)
 {
-	PyObject *path, *head, *notes, *to_host, *trains = NULL;
+	PyObject *file, *head, *notes, *to_host, *trains = Py_None, *hosts = NULL, *out = NULL;
 	const char *part, *boundary;
 	saver s = {0};
-	if (!PyArg_ParseTuple(args, "OszO!O!O!O!O|O", &path, &part, &boundary, &PyTuple_Type, &head, &PyDict_Type, &notes,
-	                      &PyList_Type, &s.plans, &PyDict_Type, &s.state, &to_host, &trains))
+	if (!take(NULL, args, "Osz({[{O|O", &file, &part, &boundary, &head, &notes, &s.plans, &s.state, &to_host, &trains))
 		return NULL;
+	const char *path = path_of(file);
 	s.tensors = PyList_New(0);
 	s.labels = PyList_New(0);
 	s.named = PySet_New(NULL);
-	PyObject *out = saver_write(&s, path_of(path), part, boundary, head, notes, to_host, trains);
+	if (s.tensors && s.labels && s.named && set_head(&s, head) && add_notes(s.a, notes) &&
+	    add_plans(&s, part, boundary) && add_training(&s, trains))
+		hosts = saver_add_tensors(&s, to_host);
+	if (hosts)
+		out = path ? none_or_raise(UNLOCKED(artifact_save(s.a, path))) : keep_in_memory(&s, hosts);
+	Py_XDECREF(hosts);
 	artifact_free(s.a);
 	Py_XDECREF(s.tensors);
 	Py_XDECREF(s.labels);

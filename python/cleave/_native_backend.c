@@ -15,21 +15,8 @@ void segment_clear(artifact_segment *s)
 static bool read_sizes(PyObject *list, artifact_segment *out)
 {
 	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		long long low, high;
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "LL", &low, &high) ||
-		    !ok_or_raise(vec_push(&out->sizes, ((artifact_sizes){low, high}))))
-			return false;
-	}
-	return true;
-}
-
-typedef VEC(uint32_t) id_list;
-
-static bool read_order(PyObject *list, id_list *out)
-{
-	for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
-		unsigned long d = PyLong_AsUnsignedLong(PyList_GET_ITEM(list, i));
-		if (PyErr_Occurred() || !ok_or_raise(vec_push(out, (uint32_t)d)))
+		artifact_sizes s;
+		if (!take(NULL, PyList_GET_ITEM(list, i), "LL", &s.low, &s.high) || !ok_or_raise(vec_push(&out->sizes, s)))
 			return false;
 	}
 	return true;
@@ -38,45 +25,41 @@ static bool read_order(PyObject *list, id_list *out)
 /* Names and bytes are borrowed from the dict. */
 static bool read_members(PyObject *dict, artifact_segment *out)
 {
-	Py_ssize_t at = 0;
-	PyObject *key, *data;
-	while (PyDict_Next(dict, &at, &key, &data)) {
-		artifact_member m = {.name = PyUnicode_AsUTF8(key)};
-		char *bytes;
-		Py_ssize_t n;
-		if (!m.name || PyBytes_AsStringAndSize(data, &bytes, &n) < 0)
+	Py_ssize_t at = 0, n;
+	const char *name;
+	char *bytes;
+	PyObject *data;
+	while (next_text(dict, &at, &name, &data))
+		if (PyBytes_AsStringAndSize(data, &bytes, &n) < 0 ||
+		    !ok_or_raise(vec_push(&out->members, ((artifact_member){.name = name, .data = bytes, .n = (size_t)n}))))
 			return false;
-		m.data = bytes;
-		m.n = (size_t)n;
-		if (!ok_or_raise(vec_push(&out->members, m)))
-			return false;
-	}
-	return true;
+	return !PyErr_Occurred();
 }
 
 static bool read_needs(PyObject *dict, artifact_segment *out)
 {
 	Py_ssize_t at = 0;
-	PyObject *key, *text;
-	while (PyDict_Next(dict, &at, &key, &text)) {
-		artifact_note note = {PyUnicode_AsUTF8(key), PyUnicode_AsUTF8(text)};
-		if (!note.key || !note.text || !ok_or_raise(vec_push(&out->needs, note)))
+	artifact_note note;
+	PyObject *text;
+	while (next_text(dict, &at, &note.key, &text))
+		if (!(note.text = PyUnicode_AsUTF8(text)) || !ok_or_raise(vec_push(&out->needs, note)))
 			return false;
-	}
-	return true;
+	return !PyErr_Occurred();
 }
 
 bool segment_read(PyObject *item, artifact_segment *out)
 {
-	PyObject *sizes, *in, *to, *members, *needs = NULL;
-	id_list in_order = {0}, out_order = {0};
-	if (!PyArg_ParseTuple(item, "IIsO!O!O!O!|O!", &out->first, &out->end, &out->backend, &PyList_Type, &sizes,
-	                      &PyList_Type, &in, &PyList_Type, &to, &PyDict_Type, &members, &PyDict_Type, &needs))
-		return false;
-	bool ok = read_sizes(sizes, out) && read_order(in, &in_order) && read_order(to, &out_order) &&
-	          read_members(members, out) && (!needs || read_needs(needs, out));
-	memcpy(&out->in_order, &in_order, sizeof in_order);
-	memcpy(&out->out_order, &out_order, sizeof out_order);
+	call c = {0};
+	PyObject *sizes, *members, *needs = NULL;
+	uint32_t *in, *to, nin, nto;
+	bool ok = take(&c, item, "IIs[UU{|{", &out->first, &out->end, &out->backend, &sizes, &in, &nin, &to, &nto, &members,
+	               &needs) &&
+	          read_sizes(sizes, out) && read_members(members, out) && (!needs || read_needs(needs, out));
+	for (uint32_t i = 0; ok && i < nin; i++)
+		ok = ok_or_raise(vec_push(&out->in_order, in[i]));
+	for (uint32_t i = 0; ok && i < nto; i++)
+		ok = ok_or_raise(vec_push(&out->out_order, to[i]));
+	call_end(&c, NULL);
 	return ok;
 }
 
@@ -110,18 +93,18 @@ static clv_status python_failed(const char *what)
 /* A list of None and texts, one per node. */
 static clv_status read_support(PyObject *list, const plan *p, const char **no, arena *a)
 {
-	if (!PyList_Check(list) || PyList_GET_SIZE(list) != (Py_ssize_t)p->nodes.n)
-		return fail(CLV_E_INVALID, "supports gave something else than a list with an entry per node");
-	for (node_id n = 0; n < p->nodes.n; n++) {
-		PyObject *x = PyList_GET_ITEM(list, n);
-		const char *text = x == Py_None ? NULL : PyUnicode_AsUTF8(x);
-		no[n] = text ? arena_str(a, text) : NULL;
-		if (x != Py_None && !text)
-			return python_failed("supports");
-		if (text && !no[n])
-			return fail_nomem();
+	call c = {0};
+	const char **texts;
+	uint32_t n;
+	clv_status st = take_array(&c, 'N', list, &texts, &n) ? CLV_OK : python_failed("supports");
+	if (st == CLV_OK && n != p->nodes.n)
+		st = fail(CLV_E_INVALID, "supports gave something else than a list with an entry per node");
+	for (node_id i = 0; st == CLV_OK && i < n; i++) {
+		no[i] = texts[i] ? arena_str(a, texts[i]) : NULL;
+		st = texts[i] && !no[i] ? fail_nomem() : CLV_OK;
 	}
-	return CLV_OK;
+	call_end(&c, NULL);
+	return st;
 }
 
 static clv_status py_support(void *ctx, const plan *p, const support_spec *s, const char **no, arena *a)
@@ -159,12 +142,11 @@ static clv_status py_fits(void *ctx, const compiled *c, const code_spec *s, aren
 	return CLV_OK;
 }
 
-static clv_status take_member(PyObject *key, PyObject *data, compiled *out)
+static clv_status take_member(const char *name, PyObject *data, compiled *out)
 {
-	const char *name = PyUnicode_AsUTF8(key);
 	char *bytes;
 	Py_ssize_t n;
-	if (!name || PyBytes_AsStringAndSize(data, &bytes, &n) < 0)
+	if (PyBytes_AsStringAndSize(data, &bytes, &n) < 0)
 		return python_failed("compile");
 	compiled_member m = {.name = arena_str(&out->arena, name), .n = (size_t)n};
 	void *copy = mem_alloc((size_t)n + 1);
@@ -180,13 +162,16 @@ static clv_status py_compile(void *ctx, const char *dir, compiled *out)
 {
 	const PythonBackend *b = ctx;
 	PyGILState_STATE gil = PyGILState_Ensure();
-	PyObject *dict = PyObject_CallFunction(b->compile, "s", dir), *key, *data;
+	PyObject *dict = PyObject_CallFunction(b->compile, "s", dir), *data;
 	Py_ssize_t at = 0;
+	const char *name;
 	clv_status st = dict ? CLV_OK : python_failed("compile");
 	if (dict && !PyDict_Check(dict))
 		st = fail(CLV_E_INVALID, "compile gave something else than a dict of bytes");
-	while (st == CLV_OK && PyDict_Next(dict, &at, &key, &data))
-		st = take_member(key, data, out);
+	while (st == CLV_OK && next_text(dict, &at, &name, &data))
+		st = take_member(name, data, out);
+	if (st == CLV_OK && PyErr_Occurred())
+		st = python_failed("compile");
 	Py_XDECREF(dict);
 	PyGILState_Release(gil);
 	return st;
@@ -194,11 +179,8 @@ static clv_status py_compile(void *ctx, const char *dir, compiled *out)
 
 static PyObject *members_to(const compiled *c)
 {
-	PyObject *dict = PyDict_New();
-	for (uint32_t i = 0; dict && i < c->members.n; i++) {
-		const compiled_member *m = &c->members.at[i];
-		dict_put(&dict, m->name, PyBytes_FromStringAndSize(m->data, (Py_ssize_t)m->n));
-	}
+	const compiled_member *m = c->members.at;
+	DICT(dict, c->members.n, m[i].name, PyBytes_FromStringAndSize(m[i].data, (Py_ssize_t)m[i].n));
 	return dict;
 }
 
@@ -213,14 +195,6 @@ static clv_status py_load(void *ctx, const compiled *c, const code_spec *s, void
 	Py_XDECREF(dict);
 	PyGILState_Release(gil);
 	return st;
-}
-
-static PyObject *tensors_to(br_tensor *const *t, uint32_t n)
-{
-	PyObject *list = PyList_New(0);
-	for (uint32_t i = 0; list && i < n; i++)
-		list_push(&list, py_wrap(br_ref(t[i])));
-	return list;
 }
 
 static clv_status take_outputs(PyObject *given, uint32_t n, br_tensor **outputs)
@@ -244,7 +218,7 @@ static clv_status py_run(void *ctx, void *loaded, const code_run *r)
 {
 	const PythonBackend *b = ctx;
 	PyGILState_STATE gil = PyGILState_Ensure();
-	PyObject *list = tensors_to(r->inputs, r->ninputs);
+	LIST(list, r->ninputs, py_wrap(br_ref(r->inputs[i])));
 	PyObject *out = list ? PyObject_CallFunctionObjArgs(b->run, (PyObject *)loaded, list, NULL) : NULL;
 	clv_status st = out ? take_outputs(out, r->noutputs, r->outputs) : python_failed("run");
 	Py_XDECREF(out);
@@ -273,8 +247,7 @@ PyObject *register_backend_py(PyObject *self, PyObject *args)
 	             .load = py_load,
 	             .run = py_run,
 	             .unload = py_unload};
-	if (!PyArg_ParseTuple(args, "sOOOOU", &b.name, &given.support, &given.compile, &given.load, &given.run,
-	                      &given.version) ||
+	if (!take(NULL, args, "sOOOOO", &b.name, &given.support, &given.compile, &given.load, &given.run, &given.version) ||
 	    !PyUnicode_AsUTF8(given.version))
 		return NULL;
 	PythonBackend *kept = PyMem_Malloc(sizeof *kept);
@@ -282,10 +255,9 @@ PyObject *register_backend_py(PyObject *self, PyObject *args)
 		return PyErr_NoMemory();
 	*kept = given;
 	b.ctx = kept;
-	clv_status st = backend_add(&b);
-	if (st != CLV_OK) {
+	if (!ok_or_raise(backend_add(&b))) {
 		PyMem_Free(kept);
-		return raise_status(st);
+		return NULL;
 	}
 	Py_INCREF(kept->support);
 	Py_INCREF(kept->compile);

@@ -129,7 +129,7 @@ typedef struct ChecksObject {
 	VEC(Tied) tied;
 	Numbers inputs;    /* of each input the first that is the same tensor */
 	Numbers flags;     /* of each input whether it requires grad; -1: the forward does not ask */
-	PyObject *made_of; /* (roots, tensors, inputs, flags), as they were given */
+	PyObject *made_of; /* (roots, tensors, inputs, flags), as they were given; all else is borrowed from it */
 	bool strict;       /* the forward may ask which tensors are the same: also of inputs, and different ones */
 	bool apart;        /* different tensors of the modules were so when `last` was noted */
 } ChecksObject;
@@ -567,9 +567,10 @@ static void want_dealloc(Want *w)
 /* Want(kind, value, exact=False) */
 static PyObject *want_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-	int kind, exact = 0;
+	int kind;
+	bool exact = false;
 	PyObject *given;
-	if (!PyArg_ParseTuple(args, "iO|p", &kind, &given, &exact))
+	if (!take(NULL, args, "iO|p", &kind, &given, &exact))
 		return NULL;
 	if (kind < 0 || kind >= WANT_KINDS)
 		return PyErr_Format(PyExc_ValueError, "no kind of Want: %d", kind);
@@ -577,7 +578,7 @@ static PyObject *want_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	if (!w)
 		return NULL;
 	w->kind = (want_kind)kind;
-	w->exact = exact != 0;
+	w->exact = exact;
 	w->fixed_items = true;
 	w->empty = (kind == WANT_DICT || kind == WANT_VALUES) && !exact;
 	w->value = Py_NewRef(given);
@@ -591,7 +592,7 @@ static PyObject *want_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static bool read_part(PyObject *tuple, Part *out)
 {
 	int place;
-	if (!PyArg_ParseTuple(tuple, "iOO", &place, &out->key, &out->want))
+	if (!take(NULL, tuple, "iOO", &place, &out->key, &out->want))
 		return false;
 	if (place < 0 || place >= PART_PLACES)
 		return PyErr_Format(PyExc_ValueError, "no place of a part: %d", place) != NULL;
@@ -636,11 +637,7 @@ static PyObject *want_set_guard(Want *w, PyObject *guard)
 	Py_RETURN_NONE;
 }
 
-static PyMethodDef want_methods[] = {
-	{"add", (PyCFunction)want_add, METH_VARARGS, "add(place, key, want): one more part"},
-	{"set_guard", (PyCFunction)want_set_guard, METH_O,
-     "set_guard(want): while the object's __dict__ is like this, attributes that its class finds are as they were"},
-	{NULL, NULL, 0, NULL}};
+METHODS(want, TAKES(want, add), TAKES_ONE(want, set_guard));
 
 static PyObject *want_structured(Want *w, void *unused)
 {
@@ -651,15 +648,7 @@ static PyGetSetDef want_getset[] = {
 	{"structured", (getter)want_structured, NULL, "it says more than which object is in a place", NULL},
 	{NULL, NULL, NULL, NULL, NULL}};
 
-static PyTypeObject WantType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Want",
-                                .tp_basicsize = sizeof(Want),
-                                .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                                .tp_traverse = (traverseproc)want_traverse,
-                                .tp_clear = (inquiry)want_clear,
-                                .tp_new = want_new,
-                                .tp_dealloc = (destructor)want_dealloc,
-                                .tp_getset = want_getset,
-                                .tp_methods = want_methods};
+static TYPE(Want, Want, want, Py_TPFLAGS_HAVE_GC, .tp_new = want_new, .tp_getset = want_getset, COLLECTED(want));
 
 /* ---- what changed, in words ---------------------------------------------------------------------------------------- */
 
@@ -968,62 +957,15 @@ clv_status checks_asked(PyObject *checks, artifact_plan *to)
 	return CLV_OK;
 }
 
-static int root_traverse(const Root *r, visitproc visit, void *ctx)
-{
-	int s = visit_one(r->base, visit, ctx);
-	if (!s)
-		s = visit_one(r->part.key, visit, ctx);
-	return s ? s : visit_one(r->part.want, visit, ctx);
-}
-
 static int checks_traverse(ChecksObject *o, visitproc visit, void *ctx)
 {
-	int s = 0;
-	for (uint32_t i = 0; !s && i < o->roots.n; i++)
-		s = root_traverse(&o->roots.at[i], visit, ctx);
-	for (uint32_t i = 0; !s && i < o->classes.n; i++)
-		s = root_traverse(&o->classes.at[i].r, visit, ctx);
-	for (uint32_t i = 0; !s && i < o->installed.n; i++) {
-		s = root_traverse(&o->installed.at[i].r, visit, ctx);
-		if (!s)
-			s = visit_one(o->installed.at[i].before, visit, ctx);
-	}
-	for (uint32_t i = 0; !s && i < o->tied.n; i++)
-		s = visit_one(o->tied.at[i].holder, visit, ctx);
-	return s ? s : visit_one(o->made_of, visit, ctx);
-}
-
-static void root_clear(Root *r)
-{
-	Py_CLEAR(r->base);
-	Py_CLEAR(r->part.key);
-	Py_CLEAR(r->part.want);
+	return visit_one(o->made_of, visit, ctx);
 }
 
 static int checks_clear(ChecksObject *o)
 {
-	o->groups.n = o->grouped = 0;
+	o->roots.n = o->groups.n = o->grouped = o->classes.n = o->installed.n = o->texts.n = o->tied.n = 0;
 	Py_CLEAR(o->made_of);
-	while (o->roots.n)
-		root_clear(&o->roots.at[--o->roots.n]);
-	while (o->classes.n)
-		root_clear(&o->classes.at[--o->classes.n].r);
-	while (o->installed.n) {
-		InstalledRoot *i = &o->installed.at[--o->installed.n];
-		root_clear(&i->r);
-		Py_CLEAR(i->before);
-	}
-	while (o->texts.n) {
-		Text *t = &o->texts.at[--o->texts.n];
-		Py_CLEAR(t->owner);
-		Py_CLEAR(t->label);
-	}
-	while (o->tied.n) {
-		Tied *t = &o->tied.at[--o->tied.n];
-		Py_CLEAR(t->name);
-		Py_CLEAR(t->holder);
-		Py_CLEAR(t->key);
-	}
 	return 0;
 }
 
@@ -1049,43 +991,27 @@ static bool add_root(ChecksObject *o, PyObject *tuple)
 	Text t;
 	Root r = {.part.hint = HINT_UNKNOWN, .text = o->texts.n};
 	PyObject *before = NULL;
-	if (!PyArg_ParseTuple(tuple, "UUOiOO|O", &t.owner, &t.label, &r.base, &place, &r.part.key, &r.part.want, &before))
+	if (!take(NULL, tuple, "OOOiOO|O", &t.owner, &t.label, &r.base, &place, &r.part.key, &r.part.want, &before))
 		return false;
 	if (place <= PART_ITEM || place >= PART_PLACES || (place == PART_CLASS && !PyType_Check(r.base)))
 		return PyErr_Format(PyExc_ValueError, "no place of a root: %d", place) != NULL;
 	r.part.place = (part_place)place;
-	clv_status st = vec_push(&o->texts, t);
-	if (st != CLV_OK)
-		return raise_status(st) != NULL;
-	Py_INCREF(t.owner);
-	Py_INCREF(t.label);
-	st = before                ? vec_push(&o->installed, ((InstalledRoot){r, before}))
-	     : place == PART_CLASS ? vec_push(&o->classes, ((ClassRoot){r, 0, NULL}))
-	                           : vec_push(&o->roots, r);
-	if (st != CLV_OK)
-		return raise_status(st) != NULL;
-	Py_INCREF(r.base);
-	Py_INCREF(r.part.key);
-	Py_INCREF(r.part.want);
-	Py_XINCREF(before);
-	return true;
+	if (!ok_or_raise(vec_push(&o->texts, t)))
+		return false;
+	return ok_or_raise(before                ? vec_push(&o->installed, ((InstalledRoot){r, before}))
+	                   : place == PART_CLASS ? vec_push(&o->classes, ((ClassRoot){r, 0, NULL}))
+	                                         : vec_push(&o->roots, r));
 }
 
 /* (name, holder, key, index of the first place with the same tensor) */
 static bool add_tied(ChecksObject *o, PyObject *tuple)
 {
 	Tied t = {.hint = HINT_UNKNOWN};
-	if (!PyArg_ParseTuple(tuple, "UOOI", &t.name, &t.holder, &t.key, &t.first))
+	if (!take(NULL, tuple, "OOOI", &t.name, &t.holder, &t.key, &t.first))
 		return false;
 	if (t.first > o->tied.n)
 		return PyErr_Format(PyExc_ValueError, "no earlier place") != NULL;
-	clv_status st = vec_push(&o->tied, t);
-	if (st != CLV_OK)
-		return raise_status(st) != NULL;
-	Py_INCREF(t.name);
-	Py_INCREF(t.holder);
-	Py_INCREF(t.key);
-	return true;
+	return ok_or_raise(vec_push(&o->tied, t));
 }
 
 static bool is_item(const Root *r)
@@ -1110,15 +1036,16 @@ static clv_status make_groups(ChecksObject *o)
 	return CLV_OK;
 }
 
-static bool checks_read_numbers(Numbers *out, PyObject *list)
+static bool read_numbers(Numbers *out, PyObject *list)
 {
-	Py_ssize_t n = 0;
-	int64_t *numbers = int_array(list, &n);
-	clv_status st = CLV_OK;
-	for (Py_ssize_t i = 0; numbers && st == CLV_OK && i < n; i++)
-		st = vec_push(out, numbers[i]);
-	PyMem_Free(numbers);
-	return st == CLV_OK ? !PyErr_Occurred() : raise_status(st) != NULL;
+	call c = {0};
+	int64_t *numbers;
+	uint32_t n;
+	bool ok = take_array(&c, 'X', list, &numbers, &n);
+	for (uint32_t i = 0; ok && i < n; i++)
+		ok = ok_or_raise(vec_push(out, numbers[i]));
+	call_end(&c, NULL);
+	return ok;
 }
 
 /* Checks(roots, tensors, inputs: of each the first that is the same tensor; None: nobody asks which are, flags: of each
@@ -1126,21 +1053,19 @@ static bool checks_read_numbers(Numbers *out, PyObject *list)
 static PyObject *checks_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *roots, *tied, *inputs, *flags;
-	if (!PyArg_ParseTuple(args, "O!O!OO!", &PyList_Type, &roots, &PyList_Type, &tied, &inputs, &PyList_Type, &flags))
+	if (!take(NULL, args, "((O[", &roots, &tied, &inputs, &flags))
 		return NULL;
 	ChecksObject *o = (ChecksObject *)type->tp_alloc(type, 0);
 	if (!o)
 		return NULL;
 	o->strict = inputs != Py_None;
 	o->made_of = PyTuple_Pack(4, roots, tied, inputs, flags);
-	bool ok =
-		o->made_of && (!o->strict || checks_read_numbers(&o->inputs, inputs)) && checks_read_numbers(&o->flags, flags);
-	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(roots); i++)
-		ok = add_root(o, PyList_GET_ITEM(roots, i));
-	clv_status st = ok ? make_groups(o) : CLV_OK;
-	ok = ok && (st == CLV_OK || raise_status(st));
-	for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(tied); i++)
-		ok = add_tied(o, PyList_GET_ITEM(tied, i));
+	bool ok = o->made_of && read_numbers(&o->inputs, inputs) && read_numbers(&o->flags, flags);
+	for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(roots); i++)
+		ok = add_root(o, PyTuple_GET_ITEM(roots, i));
+	ok = ok && ok_or_raise(make_groups(o));
+	for (Py_ssize_t i = 0; ok && i < PyTuple_GET_SIZE(tied); i++)
+		ok = add_tied(o, PyTuple_GET_ITEM(tied, i));
 	if (!ok)
 		Py_CLEAR(o);
 	return (PyObject *)o;
@@ -1151,14 +1076,9 @@ static PyMemberDef checks_members[] = {
 	{"made_of", T_OBJECT, offsetof(ChecksObject, made_of), READONLY, "(roots, tensors, inputs, flags)"},
 	{NULL, 0, 0, 0, NULL}};
 
-PyTypeObject ChecksType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Checks",
-                           .tp_basicsize = sizeof(ChecksObject),
-                           .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                           .tp_traverse = (traverseproc)checks_traverse,
-                           .tp_clear = (inquiry)checks_clear,
-                           .tp_new = checks_new,
-                           .tp_dealloc = (destructor)checks_dealloc,
-                           .tp_members = checks_members};
+static PyMethodDef checks_methods[] = {{NULL, NULL, 0, NULL}};
+TYPE(Checks, ChecksObject, checks, Py_TPFLAGS_HAVE_GC, .tp_new = checks_new, .tp_members = checks_members,
+     COLLECTED(checks));
 
 static bool same_ordered_items(PyObject *a, PyObject *b)
 {
@@ -1193,7 +1113,7 @@ static bool same_dict_items(PyObject *a, PyObject *b)
 PyObject *same_items_py(PyObject *self, PyObject *args)
 {
 	PyObject *a, *b;
-	if (!PyArg_ParseTuple(args, "OO", &a, &b))
+	if (!take(NULL, args, "OO", &a, &b))
 		return NULL;
 	if (PyDict_Check(a) && PyDict_Check(b))
 		return PyBool_FromLong(same_dict_items(a, b));
@@ -1207,20 +1127,16 @@ PyObject *same_items_py(PyObject *self, PyObject *args)
 
 bool checks_add_names(PyObject *m)
 {
-	static const struct {
-		const char *name;
-		int number;
-	} names[] = {{"WANT_ANY", WANT_ANY},     {"WANT_ABSENT", WANT_ABSENT}, {"WANT_IS", WANT_IS},
-	             {"WANT_LIKE", WANT_LIKE},   {"WANT_LIST", WANT_LIST},     {"WANT_PREFIX", WANT_PREFIX},
-	             {"WANT_DICT", WANT_DICT},   {"WANT_VALUES", WANT_VALUES}, {"WANT_SET", WANT_SET},
-	             {"WANT_BYTES", WANT_BYTES}, {"PART_ITEM", PART_ITEM},     {"PART_KEY", PART_KEY},
-	             {"PART_OWN", PART_OWN},     {"PART_FIELD", PART_FIELD},   {"PART_FOUND", PART_FOUND},
-	             {"PART_CALL", PART_CALL},   {"PART_CELL", PART_CELL},     {"PART_FUNCTION", PART_FUNCTION},
-	             {"PART_CLASS", PART_CLASS}, {"PART_SELF", PART_SELF},     {"PART_TYPE", PART_TYPE}};
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (PyModule_AddIntConstant(m, names[i].name, names[i].number) < 0)
+	static const char *const kinds[] = {"WANT_ANY",    "WANT_ABSENT", "WANT_IS",     "WANT_LIKE", "WANT_LIST",
+	                                    "WANT_PREFIX", "WANT_DICT",   "WANT_VALUES", "WANT_SET",  "WANT_BYTES"};
+	static const char *const places[] = {"PART_ITEM",  "PART_KEY",  "PART_OWN",  "PART_FIELD",
+	                                     "PART_FOUND", "PART_CALL", "PART_CELL", "PART_FUNCTION",
+	                                     "PART_CLASS", "PART_SELF", "PART_TYPE"};
+	for (int i = 0; i < WANT_KINDS; i++)
+		if (PyModule_AddIntConstant(m, kinds[i], i) < 0)
 			return false;
-	return PyType_Ready(&WantType) == 0 && PyType_Ready(&ChecksType) == 0 &&
-	       PyModule_AddObjectRef(m, "Want", (PyObject *)&WantType) == 0 &&
-	       PyModule_AddObjectRef(m, "Checks", (PyObject *)&ChecksType) == 0;
+	for (int i = 0; i < PART_PLACES; i++)
+		if (PyModule_AddIntConstant(m, places[i], i) < 0)
+			return false;
+	return PyModule_AddType(m, &WantType) == 0;
 }

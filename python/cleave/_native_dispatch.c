@@ -30,16 +30,16 @@ static void note_evicted(void *owner, void *payload)
 /* Dispatcher(limit, evicted, goes_on=False) */
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-	unsigned limit;
+	uint32_t limit;
 	PyObject *evicted;
-	int goes_on = 0;
-	if (!PyArg_ParseTuple(args, "IO|p", &limit, &evicted, &goes_on))
+	bool goes_on = false;
+	if (!take(NULL, args, "IO|p", &limit, &evicted, &goes_on))
 		return NULL;
 	DispatcherObject *o = (DispatcherObject *)type->tp_alloc(type, 0);
 	if (!o)
 		return NULL;
 	o->evicted = Py_NewRef(evicted);
-	o->goes_on = goes_on != 0;
+	o->goes_on = goes_on;
 	o->regimes = PyDict_New();
 	o->gone = PyList_New(0);
 	o->recording = PyThread_allocate_lock();
@@ -121,8 +121,6 @@ static bool regime_intern(DispatcherObject *o, PyObject *key, uint32_t *out)
 
 static clv_status stop_at_first(void *ctx, const dispatch_entry *e)
 {
-	(void)ctx;
-	(void)e;
 	return CLV_E_INVALID;
 }
 
@@ -191,8 +189,7 @@ static PyObject *dispatcher_add(DispatcherObject *o, PyObject *args)
 	const char *name;
 	dispatch_entry e;
 	point p = {.n = DISPATCH_ANY};
-	if (!PyArg_ParseTuple(args, "OOOis", &regime, &points, &payload, &rank, &name) ||
-	    !regime_intern(o, regime, &e.regime))
+	if (!take(NULL, args, "OOOis", &regime, &points, &payload, &rank, &name) || !regime_intern(o, regime, &e.regime))
 		return NULL;
 	PyObject *list = points == Py_None ? PyTuple_Pack(1, Py_None) : PySequence_Fast(points, "points are a list");
 	bool ok = list != NULL;
@@ -204,11 +201,9 @@ static PyObject *dispatcher_add(DispatcherObject *o, PyObject *args)
 		ok = point_read(PySequence_Fast_GET_ITEM(list, i), &p);
 		e.point = p.at;
 		e.npoint = p.n;
-		clv_status st = ok ? dispatch_add(o->d, &e, &taken) : CLV_OK;
+		ok = ok && ok_or_raise(dispatch_add(o->d, &e, &taken));
 		if (taken)
 			Py_INCREF(payload);
-		if (st != CLV_OK)
-			ok = raise_status(st) != NULL;
 	}
 	Py_XDECREF(list);
 	return ok ? tell_evicted(o) : NULL;
@@ -239,7 +234,7 @@ static PyObject *dispatcher_list(DispatcherObject *o, PyObject *args)
 	PyObject *regime = NULL, *sizes = Py_None;
 	dispatch_query q = EVERY;
 	point p;
-	if (!PyArg_ParseTuple(args, "|OO", &regime, &sizes) || (regime && !regime_number(o, regime, &q.regime)) ||
+	if (!take(NULL, args, "|OO", &regime, &sizes) || (regime && !regime_number(o, regime, &q.regime)) ||
 	    !point_read(sizes, &p))
 		return NULL;
 	q.point = p.at;
@@ -330,8 +325,7 @@ static PyObject *dispatcher_find(DispatcherObject *o, PyObject *regime)
 	void *found = NULL;
 	if (!regime_number(o, regime, &c.query.regime))
 		return NULL;
-	clv_status st = dispatch_find(o->d, &c, &found);
-	return st != CLV_OK ? raise_status(st) : Py_NewRef(found ? found : Py_None);
+	return ok_or_raise(dispatch_find(o->d, &c, &found)) ? Py_NewRef(found ? found : Py_None) : NULL;
 }
 
 /* Whether the caller has to give it back. */
@@ -352,16 +346,15 @@ static void recording_end(DispatcherObject *o)
 	PyThread_release_lock(o->recording);
 }
 
-static PyObject *dispatcher_enter(DispatcherObject *o, PyObject *unused)
+static PyObject *dispatcher___enter__(DispatcherObject *o, PyObject *unused)
 {
 	if (!recording_begin(o))
 		return PyErr_Format(PyExc_RuntimeError, "this thread records already");
 	return Py_NewRef(o);
 }
 
-static PyObject *dispatcher_exit(DispatcherObject *o, PyObject *args)
+static PyObject *dispatcher___exit__(DispatcherObject *o, PyObject *unused)
 {
-	(void)args;
 	recording_end(o);
 	Py_RETURN_NONE;
 }
@@ -417,23 +410,7 @@ static PyObject *dispatcher_serve(DispatcherObject *o, PyObject *const *args, Py
 	return NULL;
 }
 
-static PyMethodDef dispatcher_methods[] = {
-	{"add", (PyCFunction)dispatcher_add, METH_VARARGS, "add(regime, points or None, payload, rank, name)"},
-	{"drop", (PyCFunction)dispatcher_drop, METH_O, "drop(payload)"},
-	{"find", (PyCFunction)dispatcher_find, METH_O, "find(regime) -> the payload that served last, or None"},
-	{"__enter__", (PyCFunction)dispatcher_enter, METH_NOARGS, "one thread records at a time"},
-	{"__exit__", (PyCFunction)dispatcher_exit, METH_VARARGS, NULL},
-	{"list", (PyCFunction)dispatcher_list, METH_VARARGS, "list(regime=…, point=None) -> payloads"},
-	{"named", (PyCFunction)dispatcher_named, METH_O, "named(name) -> payloads"},
-	{"serve", (PyCFunction)(void (*)(void))dispatcher_serve, METH_FASTCALL,
-     "serve(regime, point, first, in_order, run, miss, inputs, *args) -> what run(payload, *args) gives"},
-	{NULL, NULL, 0, NULL}};
-
-PyTypeObject DispatcherType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Dispatcher",
-                               .tp_basicsize = sizeof(DispatcherObject),
-                               .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                               .tp_new = dispatcher_new,
-                               .tp_dealloc = (destructor)dispatcher_dealloc,
-                               .tp_traverse = (traverseproc)dispatcher_traverse,
-                               .tp_clear = (inquiry)dispatcher_clear,
-                               .tp_methods = dispatcher_methods};
+METHODS(dispatcher, TAKES(dispatcher, add), TAKES_ONE(dispatcher, drop), TAKES_ONE(dispatcher, find),
+        GIVES(dispatcher, __enter__), TAKES(dispatcher, __exit__), TAKES(dispatcher, list),
+        TAKES_ONE(dispatcher, named), TAKES_FAST(dispatcher, serve));
+TYPE(Dispatcher, DispatcherObject, dispatcher, Py_TPFLAGS_HAVE_GC, .tp_new = dispatcher_new, COLLECTED(dispatcher));

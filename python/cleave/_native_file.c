@@ -5,11 +5,7 @@
 /* Everything that is wrong with a payload is one class of error; no memory and no file are others. */
 PyObject *raise_payload(clv_status st)
 {
-	if (st == CLV_E_NOMEM || st == CLV_E_IO)
-		return raise_status(st);
-	if (!PyErr_Occurred())
-		PyErr_SetString(error_class(E_PAYLOAD), clv_last_error());
-	return NULL;
+	return raise_as(st == CLV_E_NOMEM || st == CLV_E_IO ? (long)st : E_PAYLOAD);
 }
 
 /* What Python itself refused (a surrogate in a text, a range of step 0) becomes an error about the payload. */
@@ -34,21 +30,18 @@ const char *path_of(PyObject *path)
 
 bool payload_ok_or_raise(clv_status st)
 {
-	if (st != CLV_OK)
-		raise_payload(st);
-	return st == CLV_OK;
+	return st == CLV_OK || raise_payload(st) != NULL;
 }
 
 PyObject *payload_losses(const payload *p)
 {
 	PyObject *out = PyDict_New();
 	for (uint32_t i = 0; out && i < p->tensors.n; i++) {
-		const payload_tensor *t = &p->tensors.at[i];
-		const payload_memory *m = &p->memories.at[t->memory];
-		if (m->encoding == ENC_PLAIN)
-			continue;
-		dict_put(&out, t->label,
-		         Py_BuildValue("(sddd)", encoding_names[m->encoding], m->loss.absolute, m->loss.relative, m->loss.l2));
+		const payload_memory *m = &p->memories.at[p->tensors.at[i].memory];
+		if (m->encoding != ENC_PLAIN)
+			dict_put(
+				&out, p->tensors.at[i].label,
+				Py_BuildValue("(sddd)", encoding_names[m->encoding], m->loss.absolute, m->loss.relative, m->loss.l2));
 	}
 	return out;
 }
@@ -105,21 +98,17 @@ static bool dims_from(payload *p, PyObject *dims, payload_schema *s)
 
 static bool schema_from(payload *p, PyObject *o)
 {
-	PyObject *label, *type, *dims, *device;
-	int grad;
+	PyObject *label, *dims, *device;
+	const char *type;
 	payload_schema s = {0};
-	if (!PyArg_ParseTuple(o, "UUO!Up", &label, &type, &PyTuple_Type, &dims, &device, &grad))
+	if (!take(NULL, o, "Os(Op", &label, &type, &dims, &device, &s.requires_grad))
 		return false;
-	Py_ssize_t n;
-	const char *name = PyUnicode_AsUTF8AndSize(type, &n);
-	if (!name || !dtype_parse(name, (size_t)n, &s.dtype)) {
-		if (!PyErr_Occurred())
-			PyErr_Format(PyExc_ValueError, "%U has dtype %R, which is none; f32, i64 and the like are", label, type);
+	if (!dtype_parse(type, strlen(type), &s.dtype)) {
+		PyErr_Format(PyExc_ValueError, "%S has dtype '%s', which is none; f32, i64 and the like are", label, type);
 		return false;
 	}
 	s.label = keep_text(p, label);
 	s.device = keep_text(p, device);
-	s.requires_grad = grad;
 	return s.label && s.device && dims_from(p, dims, &s) && payload_ok_or_raise(vec_push(&p->schema, s));
 }
 
@@ -144,15 +133,11 @@ static bool passthrough_from(payload *p, PyObject *tuple)
 bool fields_from(payload *p, PyObject *fields)
 {
 	PyObject *split, *signature, *batch, *sizes, *schema, *grad, *through;
-	long long version;
-	int backward;
 	if (fields == Py_None)
 		return true;
-	if (!PyArg_ParseTuple(fields, "UUOO!O!O!LO!p", &split, &signature, &batch, &PyDict_Type, &sizes, &PyList_Type,
-	                      &schema, &PyDict_Type, &grad, &version, &PyTuple_Type, &through, &backward))
+	if (!take(NULL, fields, "OOO{[{L(p", &split, &signature, &batch, &sizes, &schema, &grad, &p->weight_version,
+	          &through, &p->supports_prefix_backward))
 		return false;
-	p->weight_version = version;
-	p->supports_prefix_backward = backward;
 	p->has_batch_size = batch != Py_None;
 	if (p->has_batch_size)
 		p->batch_size = PyLong_AsLongLong(batch);
@@ -184,72 +169,50 @@ static bool size_from(PyObject *o, int64_t *out)
 	return true;
 }
 
-bool facts_from(PyObject *fields, boundary_facts *out)
+bool facts_from(call *c, PyObject *fields, boundary_facts *out)
 {
-	PyObject *split_id, *signature, *batch, *dict, *labels, *key, *o;
+	PyObject *batch, *dict, *key, *o;
 	Py_ssize_t at = 0;
 	*out = (boundary_facts){0};
-	if (!PyArg_ParseTuple(fields, "UUOO!O!", &split_id, &signature, &batch, &PyDict_Type, &dict, &PyList_Type,
-	                      &labels) ||
-	    !(out->split_id = text_of(split_id)) || !(out->signature = text_of(signature)))
+	if (!take(c, fields, "ssO{S", &out->split_id, &out->signature, &batch, &dict, &out->labels, &out->nlabels))
 		return false;
 	out->has_batch_size = size_from(batch, &out->batch_size);
-	payload_number *sizes = PyMem_Calloc((size_t)PyDict_GET_SIZE(dict) + 1, sizeof *sizes);
+	payload_number *sizes = call_room(c, (size_t)PyDict_GET_SIZE(dict), sizeof *sizes);
 	out->sizes = sizes;
 	while (sizes && PyDict_Next(dict, &at, &key, &o))
 		if (PyUnicode_Check(key) && size_from(o, &sizes[out->nsizes].value) &&
 		    !(sizes[out->nsizes++].name = text_of(key)))
 			return false;
-	out->labels = sizes ? string_array(labels, &out->nlabels) : (const char **)PyErr_NoMemory();
-	return out->labels != NULL;
+	return sizes != NULL;
 }
 
-void facts_free(boundary_facts *f)
+/* (split or None, signatures or None, [(size, low, high, whether it is the batch)], labels or None) */
+static bool want_from(call *c, PyObject *fields, boundary_want *out)
 {
-	PyMem_Free((void *)f->sizes);
-	PyMem_Free((void *)f->labels);
-}
-
-static bool want_from(PyObject *fields, boundary_want *out)
-{
-	PyObject *signatures, *ranges, *labels;
+	PyObject *ranges;
 	*out = (boundary_want){0};
-	if (!PyArg_ParseTuple(fields, "zOO!O", &out->split_id, &signatures, &PyList_Type, &ranges, &labels))
+	if (!take(c, fields, "zS[S", &out->split_id, &out->signatures, &out->nsignatures, &ranges, &out->labels,
+	          &out->nlabels))
 		return false;
-	boundary_range *sizes = PyMem_Calloc((size_t)PyList_GET_SIZE(ranges) + 1, sizeof *sizes);
-	out->sizes = sizes;
 	out->nsizes = (uint32_t)PyList_GET_SIZE(ranges);
-	for (uint32_t i = 0; sizes && i < out->nsizes; i++) {
-		long long low, high;
-		int is_batch;
-		if (!PyArg_ParseTuple(PyList_GET_ITEM(ranges, i), "sLLp", &sizes[i].name, &low, &high, &is_batch))
+	boundary_range *sizes = call_room(c, out->nsizes, sizeof *sizes);
+	out->sizes = sizes;
+	for (uint32_t i = 0; sizes && i < out->nsizes; i++)
+		if (!take(NULL, PyList_GET_ITEM(ranges, i), "sLLp", &sizes[i].name, &sizes[i].low, &sizes[i].high,
+		          &sizes[i].is_batch))
 			return false;
-		sizes[i].low = low;
-		sizes[i].high = high;
-		sizes[i].is_batch = is_batch;
-	}
-	if (!sizes)
-		return PyErr_NoMemory() != NULL;
-	return (!PyList_Check(signatures) || (out->signatures = string_array(signatures, &out->nsignatures))) &&
-	       (!PyList_Check(labels) || (out->labels = string_array(labels, &out->nlabels)));
+	return sizes != NULL;
 }
 
-/* boundary_check((split or None, signatures or None, [(size, low, high, whether it is the batch)], labels or None),
-   (split, signature, batch, sizes, labels)) */
+/* boundary_check(what is wanted, what a boundary says): (split, signature, batch, sizes, labels) */
 PyObject *boundary_check_py(PyObject *self, PyObject *args)
 {
-	PyObject *wanted, *given, *out = NULL;
-	boundary_want want = {0};
-	boundary_facts got = {0};
-	if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &wanted, &PyTuple_Type, &given))
-		return NULL;
-	if (want_from(wanted, &want) && facts_from(given, &got))
-		out = none_or_raise(boundary_check(&want, &got));
-	facts_free(&got);
-	PyMem_Free((void *)want.sizes);
-	PyMem_Free((void *)want.signatures);
-	PyMem_Free((void *)want.labels);
-	return out;
+	call c = {0};
+	PyObject *wanted, *given;
+	boundary_want want;
+	boundary_facts got;
+	bool ok = take(NULL, args, "((", &wanted, &given) && want_from(&c, wanted, &want) && facts_from(&c, given, &got);
+	return call_end(&c, ok ? none_or_raise(boundary_check(&want, &got)) : NULL);
 }
 
 static bool tensor_facts(payload *p, PyObject *tensors, payload_tensor *out)
@@ -288,11 +251,8 @@ PyObject *payload_check_py(PyObject *self, PyObject *args)
 {
 	PyObject *schema, *tensors, *sizes;
 	payload *p;
-	if (!PyArg_ParseTuple(args, "O!O!O!", &PyList_Type, &schema, &PyDict_Type, &tensors, &PyDict_Type, &sizes))
+	if (!take(NULL, args, "[{{", &schema, &tensors, &sizes) || !payload_ok_or_raise(payload_new(PAYLOAD_BOUNDARY, &p)))
 		return NULL;
-	clv_status st = payload_new(PAYLOAD_BOUNDARY, &p);
-	if (st != CLV_OK)
-		return raise_payload(st);
 	bool ok = check_with(p, schema, tensors, sizes);
 	payload_free(p);
 	if (!ok)

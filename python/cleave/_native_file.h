@@ -16,9 +16,10 @@ bool fields_from(payload *p, PyObject *fields); /* None, or the tuple that _nati
 PyObject *payload_losses(const payload *p);     /* {label: (method, absolute, relative)} */
 
 clv_status checks_asked(PyObject *checks, artifact_plan *to); /* what the forward asked of its inputs */
-struct clv_artifact *artifact_of(PyObject *artifact);         /* of an ArtifactType; borrowed */
 PyObject *artifact_object(struct clv_artifact *a);            /* takes it, also on failure */
 
-/* What a boundary says; borrows texts of the fields. facts_free, also on failure. */
-bool facts_from(PyObject *fields, boundary_facts *out);
-void facts_free(boundary_facts *f);
+bool facts_from(call *c, PyObject *fields, boundary_facts *out); /* what a boundary says; goes with the call */
+
+/* _native_artifact.c */
+bool add_points(artifact_plan *e, PyObject *points);
+bool add_notes(artifact *a, PyObject *notes);

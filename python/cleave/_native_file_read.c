@@ -15,9 +15,7 @@ static PyObject *build_value(builder *b);
 
 static PyObject *build_list(builder *b, uint32_t n)
 {
-	PyObject *list = PyList_New(0); /* grows: n is the file's word */
-	for (uint32_t i = 0; list && i < n; i++)
-		list_push(&list, build_value(b));
+	LIST(list, n, build_value(b)); /* grows: n is the file's word */
 	return list;
 }
 
@@ -46,9 +44,7 @@ static PyObject *build_fields(builder *b, uint32_t n)
 		b->at++;
 		list_push(&list, build_value(b));
 	}
-	PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
-	Py_XDECREF(list);
-	return tuple;
+	return as_tuple(list);
 }
 
 static PyObject *size_of(PyObject *fields)
@@ -76,13 +72,6 @@ static PyObject *build_object(builder *b, const tree *t)
 	return out;
 }
 
-static PyObject *build_tuple(builder *b, uint32_t n)
-{
-	PyObject *list = build_list(b, n), *tuple = list ? PyList_AsTuple(list) : NULL;
-	Py_XDECREF(list);
-	return tuple;
-}
-
 static PyObject *build_value(builder *b)
 {
 	const tree *t = &b->p->values.at[b->at++];
@@ -96,7 +85,7 @@ static PyObject *build_value(builder *b)
 	case TREE_BYTES: return PyBytes_FromStringAndSize(s->s, s->n);
 	case TREE_VALUE: return Py_NewRef(PyList_GET_ITEM(b->leaves, t->u.v));
 	case TREE_LIST: return build_list(b, t->n);
-	case TREE_TUPLE: return build_tuple(b, t->n);
+	case TREE_TUPLE: return as_tuple(build_list(b, t->n));
 	case TREE_DICT: return build_dict(b, t->n);
 	case TREE_OBJECT: return build_object(b, t);
 	default: Py_RETURN_NONE;
@@ -119,11 +108,8 @@ static PyObject *memory_bytes(const payload *p, uint32_t memory)
 /* All memories, where they are wanted; a list. */
 static PyObject *make_memories(const payload *p, PyObject *place_fn)
 {
-	PyObject *list = PyList_New(0), *placed = NULL;
-	for (uint32_t i = 0; list && i < p->memories.n; i++)
-		list_push(&list, memory_bytes(p, i));
-	if (list)
-		placed = PyObject_CallOneArg(place_fn, list);
+	LIST(list, p->memories.n, memory_bytes(p, i));
+	PyObject *placed = list ? PyObject_CallOneArg(place_fn, list) : NULL;
 	Py_XDECREF(list);
 	if (placed && (!PyList_Check(placed) || PyList_GET_SIZE(placed) != p->memories.n)) {
 		PyErr_SetString(PyExc_TypeError, "place must give a list of as many tensors");
@@ -146,42 +132,26 @@ static PyObject *make_view(const payload *p, uint32_t i, PyObject *memories)
 /* All tensors; a list. */
 static PyObject *make_tensors(const payload *p, PyObject *place_fn)
 {
-	PyObject *memories = make_memories(p, place_fn), *list = memories ? PyList_New(0) : NULL;
-	for (uint32_t i = 0; list && i < p->tensors.n; i++)
-		list_push(&list, make_view(p, i, memories));
+	PyObject *memories = make_memories(p, place_fn);
+	LIST(list, memories ? p->tensors.n : 0, make_view(p, i, memories));
+	if (!memories)
+		Py_CLEAR(list);
 	Py_XDECREF(memories);
 	return list;
 }
 
 static PyObject *numbers_to(const payload_number *at, uint32_t n, bool flags)
 {
-	PyObject *out = PyDict_New();
-	for (uint32_t i = 0; out && i < n; i++)
-		dict_put(&out, at[i].name, flags ? PyBool_FromLong(at[i].value != 0) : PyLong_FromLongLong(at[i].value));
-	return out;
-}
-
-static PyObject *texts_to(const char *const *at, uint32_t n)
-{
-	PyObject *out = PyTuple_New(n);
-	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *s = PyUnicode_FromString(at[i]);
-		if (s)
-			PyTuple_SET_ITEM(out, i, s);
-		else
-			Py_CLEAR(out);
-	}
+	DICT(out, n, at[i].name, flags ? PyBool_FromLong(at[i].value != 0) : PyLong_FromLongLong(at[i].value));
 	return out;
 }
 
 static PyObject *schema_to(const payload *p)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < p->schema.n; i++) {
-		const payload_schema *s = &p->schema.at[i];
-		list_push(&out, Py_BuildValue("(ssNsO)", s->label, dtype_name(s->dtype), texts_to(s->dims, s->ndim), s->device,
-		                              s->requires_grad ? Py_True : Py_False));
-	}
+	const payload_schema *s = p->schema.at;
+	LIST(out, p->schema.n,
+	     Py_BuildValue("(ssNsO)", s[i].label, dtype_name(s[i].dtype), text_tuple(s[i].dims, s[i].ndim), s[i].device,
+	                   truth(s[i].requires_grad)));
 	return out;
 }
 
@@ -190,10 +160,10 @@ static PyObject *fields_to(const payload *p)
 	if (p->kind != PAYLOAD_BOUNDARY)
 		Py_RETURN_NONE;
 	PyObject *batch = p->has_batch_size ? PyLong_FromLongLong(p->batch_size) : Py_NewRef(Py_None);
-	return Py_BuildValue(
-		"(ssNNNNLNO)", p->split_id, p->graph_signature, batch, numbers_to(p->sizes.at, p->sizes.n, false), schema_to(p),
-		numbers_to(p->requires_grad.at, p->requires_grad.n, true), (long long)p->weight_version,
-		texts_to(p->passthrough.at, p->passthrough.n), p->supports_prefix_backward ? Py_True : Py_False);
+	return Py_BuildValue("(ssNNNNLNO)", p->split_id, p->graph_signature, batch,
+	                     numbers_to(p->sizes.at, p->sizes.n, false), schema_to(p),
+	                     numbers_to(p->requires_grad.at, p->requires_grad.n, true), (long long)p->weight_version,
+	                     text_tuple(p->passthrough.at, p->passthrough.n), truth(p->supports_prefix_backward));
 }
 
 static PyObject *named_to(const payload *p, PyObject *leaves)
@@ -212,64 +182,48 @@ static PyObject *payload_result(const payload *p, PyObject *place_fn)
 	if (!leaves)
 		return NULL;
 	builder b = {p, leaves, 0};
-	PyObject *values = build_value(&b), *named = values ? named_to(p, leaves) : NULL,
-			 *fields = named ? fields_to(p) : NULL;
-	PyObject *lost = fields ? payload_losses(p) : NULL,
-			 *out = lost ? PyTuple_Pack(4, fields, named, values, lost) : NULL;
-	Py_XDECREF(lost);
+	PyObject *values = build_value(&b);
+	PyObject *out =
+		values ? Py_BuildValue("(NNON)", fields_to(p), named_to(p, leaves), values, payload_losses(p)) : NULL;
 	Py_XDECREF(values);
-	Py_XDECREF(named);
-	Py_XDECREF(fields);
 	Py_DECREF(leaves);
 	return out;
 }
 
-static PyObject *read_bytes(const void *data, size_t n, bool boundary, PyObject *place_fn)
+/* The payload in these bytes, or in a file. */
+static clv_status read_from(const char *path, const void *data, size_t n, payload_kind kind, uint8_t **owned,
+                            payload **out)
 {
-	payload *p;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = payload_read(data, n, boundary ? PAYLOAD_BOUNDARY : PAYLOAD_VALUES, &p);
-	Py_END_ALLOW_THREADS
-	if (st != CLV_OK)
-		return raise_payload(st);
-	PyObject *out = payload_result(p, place_fn);
-	payload_free(p);
-	if (!out)
-		blame_payload();
-	return out;
-}
-
-static PyObject *read_path(const char *path, bool boundary, PyObject *place_fn)
-{
-	uint8_t *data;
-	size_t n;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = file_read(path, &data, &n);
-	Py_END_ALLOW_THREADS
-	if (st != CLV_OK)
-		return raise_payload(st);
-	PyObject *out = read_bytes(data, n, boundary, place_fn);
-	mem_free(data);
-	return out;
+	if (path) {
+		TRY(file_read(path, owned, &n));
+		data = *owned;
+	}
+	return payload_read(data, n, kind, out);
 }
 
 /* payload_read(boundary, data, path, place) -> (fields, tensors, values, {label: loss}) */
 PyObject *payload_read_py(PyObject *self, PyObject *args)
 {
-	PyObject *data, *path, *place_fn;
-	int boundary;
-	Py_buffer bytes;
-	if (!PyArg_ParseTuple(args, "pOOO", &boundary, &data, &path, &place_fn))
-		return NULL;
-	if (path_of(path))
-		return read_path(path_of(path), boundary, place_fn);
-	if (PyObject_GetBuffer(data, &bytes, PyBUF_SIMPLE) < 0)
-		return NULL;
-	PyObject *out = read_bytes(bytes.buf, (size_t)bytes.len, boundary, place_fn);
-	PyBuffer_Release(&bytes);
-	return out;
+	call c = {0};
+	PyObject *data, *file, *place_fn, *out = NULL;
+	bool boundary;
+	const void *bytes = NULL;
+	size_t n = 0;
+	uint8_t *owned = NULL;
+	payload *p;
+	if (!take(NULL, args, "pOOO", &boundary, &data, &file, &place_fn) ||
+	    (!path_of(file) && !take_bytes_of(&c, data, &bytes, &n)))
+		return call_end(&c, NULL);
+	payload_kind kind = boundary ? PAYLOAD_BOUNDARY : PAYLOAD_VALUES;
+	clv_status st = UNLOCKED(read_from(path_of(file), bytes, n, kind, &owned, &p));
+	if (payload_ok_or_raise(st)) {
+		out = payload_result(p, place_fn);
+		payload_free(p);
+		if (!out)
+			blame_payload();
+	}
+	mem_free(owned);
+	return call_end(&c, out);
 }
 
 /* ---- files of plain tensors ------------------------------------------------------------------------------------- */
@@ -288,18 +242,12 @@ static bool add_array(PyObject *dict, const clv_arrays *from, uint32_t i)
 }
 
 /* arrays_load(path) -> {name: tensor} of a safetensors or .npy file */
-PyObject *arrays_load_py(PyObject *self, PyObject *path)
+PyObject *arrays_load_py(PyObject *self, PyObject *args)
 {
 	clv_arrays *arrays;
-	clv_status st;
-	const char *name = path_of(path);
-	if (!name)
-		return PyErr_Format(PyExc_TypeError, "a path as bytes is needed");
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_arrays_load(name, &arrays);
-	Py_END_ALLOW_THREADS
-	if (st != CLV_OK)
-		return raise_payload(st);
+	const char *name;
+	if (!take(NULL, args, "y", &name) || !payload_ok_or_raise(UNLOCKED(clv_arrays_load(name, &arrays))))
+		return NULL;
 	PyObject *out = PyDict_New();
 	for (uint32_t i = 0; out && i < clv_arrays_count(arrays); i++)
 		if (!add_array(out, arrays, i))

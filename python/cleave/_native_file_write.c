@@ -257,9 +257,9 @@ bool tensor_of(payload *p, payload_tensor *t, PyObject *original, PyObject *host
 	clv_tensor *of = NULL, *here = NULL;
 	if (!need_tensor(host))
 		return false;
-	clv_status st = core_of(original, &of);
+	clv_status st = core_of(py_borrow(original), &of);
 	if (st == CLV_OK)
-		st = core_of(host, &here);
+		st = core_of(py_borrow(host), &here);
 	if (st == CLV_OK)
 		st = tensor_describe(p, of, here, t);
 	clv_tensor_free(of);
@@ -299,41 +299,30 @@ static PyObject *writer_add_tensors(writer *w, PyObject *to_host, PyObject *comp
 
 /* ---- writing ---------------------------------------------------------------------------------------------------- */
 
+static clv_status copy_out(const st_image *image, char *to)
+{
+	st_copy(image, to);
+	return CLV_OK;
+}
+
 static PyObject *put_out(const st_image *image, const char *path)
 {
-	PyObject *out;
-	clv_status st = CLV_OK;
-	if (!path) {
-		out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)image->total);
-		if (!out)
-			return NULL;
-		char *to = PyBytes_AS_STRING(out);
-		Py_BEGIN_ALLOW_THREADS
-		st_copy(image, to);
-		Py_END_ALLOW_THREADS
-		return out;
-	}
-	Py_BEGIN_ALLOW_THREADS
-	st = st_save(image, path);
-	Py_END_ALLOW_THREADS
-	return st == CLV_OK ? Py_NewRef(Py_None) : raise_payload(st);
+	if (path)
+		return payload_ok_or_raise(UNLOCKED(st_save(image, path))) ? Py_NewRef(Py_None) : NULL;
+	PyObject *out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)image->total);
+	if (out)
+		(void)UNLOCKED(copy_out(image, PyBytes_AS_STRING(out)));
+	return out;
 }
 
 static PyObject *write_out(payload *p, const char *path)
 {
 	st_image image;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = payload_image(p, &image);
-	Py_END_ALLOW_THREADS
-	if (st != CLV_OK)
-		return raise_payload(st);
-	PyObject *bytes = put_out(&image, path), *lost = bytes ? payload_losses(p) : NULL;
+	if (!payload_ok_or_raise(UNLOCKED(payload_image(p, &image))))
+		return NULL;
+	PyObject *bytes = put_out(&image, path);
 	st_image_free(&image);
-	PyObject *out = lost ? PyTuple_Pack(2, bytes, lost) : NULL;
-	Py_XDECREF(bytes);
-	Py_XDECREF(lost);
-	return out;
+	return bytes ? Py_BuildValue("(NN)", bytes, payload_losses(p)) : NULL;
 }
 
 static bool add_named(writer *w)
@@ -365,20 +354,16 @@ static PyObject *write_with(writer *w, PyObject *fields, PyObject *values, PyObj
 /* payload_write(fields, tensors, values, compress, checksum, path, to_host) -> (bytes, {label: loss}) */
 PyObject *payload_write_py(PyObject *self, PyObject *args)
 {
-	PyObject *fields, *tensors, *values, *compress, *path, *to_host;
-	int checksum;
+	PyObject *fields, *values, *compress, *path, *to_host;
+	bool checksum;
 	writer w = {0};
-	if (!PyArg_ParseTuple(args, "OO!OOpOO", &fields, &PyDict_Type, &tensors, &values, &compress, &checksum, &path,
-	                      &to_host))
+	if (!take(NULL, args, "O{OOpOO", &fields, &w.named, &values, &compress, &checksum, &path, &to_host) ||
+	    !payload_ok_or_raise(payload_new(fields == Py_None ? PAYLOAD_VALUES : PAYLOAD_BOUNDARY, &w.p)))
 		return NULL;
-	clv_status st = payload_new(fields == Py_None ? PAYLOAD_VALUES : PAYLOAD_BOUNDARY, &w.p);
-	if (st != CLV_OK)
-		return raise_payload(st);
 	w.p->unchecked = !checksum;
 	w.leaves = PyList_New(0);
 	w.labels = PyList_New(0);
 	w.numbers = PyDict_New();
-	w.named = tensors;
 	PyObject *out = write_with(&w, fields, values, compress, path_of(path), to_host);
 	payload_free(w.p);
 	Py_XDECREF(w.leaves);

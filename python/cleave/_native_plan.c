@@ -34,19 +34,10 @@ static void plan_py_dealloc(PlanObject *o)
 }
 
 /* Raises; the error tells by its attribute `doubt` which sizes would settle what could not be. */
-static void raise_doubt(clv_status st, const size_probes *z)
+static PyObject *raise_doubt(clv_status st, const size_probes *z)
 {
-	PyObject *type, *error, *trace;
 	raise_status(st);
-	if (!z || !z->nsymbols || z->doubt[0] < 0)
-		return;
-	PyErr_Fetch(&type, &error, &trace);
-	PyErr_NormalizeException(&type, &error, &trace);
-	PyObject *sizes = int_list(z->doubt, z->nsymbols);
-	if (!sizes || PyObject_SetAttrString(error, "doubt", sizes) < 0)
-		PyErr_Clear();
-	Py_XDECREF(sizes);
-	PyErr_Restore(type, error, trace);
+	return z && z->nsymbols && z->doubt[0] >= 0 ? raise_told("doubt", int_list(z->doubt, z->nsymbols)) : NULL;
 }
 
 static clv_status no_formula(PyObject *seen)
@@ -101,9 +92,7 @@ static bool add_moving(plan *p, PyObject *seen, const size_probes *z, tree *out)
 		return false;
 	}
 	clv_status st = fit_moving(p, seen, z, out);
-	if (st != CLV_OK)
-		raise_doubt(st, z);
-	return st == CLV_OK;
+	return st == CLV_OK || raise_doubt(st, z) != NULL;
 }
 
 /* Appends tokens (kind, n, payload) in prefix order as a tree; TREE_VALUE payloads index `values`; a number that follows
@@ -112,12 +101,12 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
                       tree *out)
 {
 	int kind;
-	unsigned int n;
+	uint32_t n, k;
 	PyObject *payload;
 	const char *s;
 	Py_ssize_t size;
 	clv_status st = CLV_OK;
-	if (!PyArg_ParseTuple(token, "iIO", &kind, &n, &payload))
+	if (!take(NULL, token, "iIO", &kind, &n, &payload))
 		return false;
 	*out = (tree){.kind = (uint8_t)kind, .n = n};
 	if (PyList_Check(payload))
@@ -125,13 +114,8 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
 	switch ((tree_kind)kind) {
 	case TREE_BOOL: out->u.b = payload == Py_True; break;
 	case TREE_INT: {
-		int overflow;
-		long long k = PyLong_AsLongLongAndOverflow(payload, &overflow);
-		if (overflow) {
-			PyErr_SetString(PyExc_OverflowError, "an integer of over 64 bits among inputs or outputs");
-			return false;
-		}
-		st = expr_const(p, k, &out->u.e);
+		long long number = PyLong_AsLongLong(payload);
+		st = PyErr_Occurred() ? CLV_OK : expr_const(p, number, &out->u.e);
 		break;
 	}
 	case TREE_FLOAT: out->u.f = PyFloat_AsDouble(payload); break;
@@ -154,40 +138,27 @@ static bool add_token(plan *p, PyObject *token, const value_id *values, uint32_t
 		}
 		st = plan_str(p, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload), &out->u.s);
 		break;
-	case TREE_VALUE: {
-		unsigned long k = PyLong_AsUnsignedLong(payload);
-		if (!PyErr_Occurred() && k >= nvalues)
-			PyErr_SetString(PyExc_IndexError, "leaf number out of range");
-		if (!PyErr_Occurred())
+	case TREE_VALUE:
+		if (index_of(payload, nvalues, "leaf", &k))
 			out->u.v = values[k];
 		break;
-	}
 	default: break;
 	}
-	if (st != CLV_OK)
-		raise_status(st);
-	return !PyErr_Occurred();
+	return ok_or_raise(st) && !PyErr_Occurred();
 }
 
 static bool add_tree(plan *p, PyObject *tokens, const value_id *values, uint32_t nvalues, const size_probes *z,
                      bool output)
 {
 	PyObject *fast = PySequence_Fast(tokens, "a sequence of tokens is needed");
-	if (!fast)
-		return false;
-	for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(fast); i++) {
+	bool ok = fast != NULL;
+	for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(fast); i++) {
 		tree t;
-		clv_status st;
-		if (!add_token(p, PySequence_Fast_GET_ITEM(fast, i), values, nvalues, z, &t))
-			break;
-		st = output ? vec_push(&p->out_tree, t) : vec_push(&p->in_tree, t);
-		if (st != CLV_OK) {
-			raise_status(st);
-			break;
-		}
+		ok = add_token(p, PySequence_Fast_GET_ITEM(fast, i), values, nvalues, z, &t) &&
+		     ok_or_raise(output ? vec_push(&p->out_tree, t) : vec_push(&p->in_tree, t));
 	}
-	Py_DECREF(fast);
-	return !PyErr_Occurred();
+	Py_XDECREF(fast);
+	return ok;
 }
 
 PlanObject *plan_object_new(plan *p)
@@ -214,76 +185,28 @@ PyObject *plan_object_like(PlanObject *o, plan *p)
 	return (PyObject *)copy;
 }
 
-/* The streams at other sizes, as C wants them; everything in one block that PyMem_Free releases. */
-typedef struct SizeArrays {
-	const stream **streams;
-	int64_t *points, *lo, *hi, *doubt;
-	const char **names;
-} SizeArrays;
-
-static void sizes_free(SizeArrays *a)
-{
-	PyMem_Free(a->streams);
-	PyMem_Free(a->points);
-	PyMem_Free(a->lo);
-	PyMem_Free(a->hi);
-	PyMem_Free(a->doubt);
-	PyMem_Free(a->names);
-}
-
-int64_t *int_array(PyObject *list, Py_ssize_t *n)
-{
-	*n = PyList_GET_SIZE(list);
-	int64_t *out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
-	for (Py_ssize_t i = 0; out && i < *n; i++)
-		out[i] = PyLong_AsLongLong(PyList_GET_ITEM(list, i));
-	return out;
-}
-
 /* sizes: (streams, points, names, lo, hi, ndata), lists but for the last: how many symbols are read from data, or -1 when
    the records are not on other data */
-static bool parse_sizes(PyObject *sizes, SizeArrays *a, size_probes *out)
+static bool read_probes(call *c, PyObject *sizes, size_probes *out)
 {
-	PyObject *streams, *points, *names, *lo, *hi;
-	Py_ssize_t n, m, k;
+	PyObject *streams;
+	uint32_t npoints, nlo, nhi;
 	int ndata;
-	if (!PyArg_ParseTuple(sizes, "O!O!O!O!O!i", &PyList_Type, &streams, &PyList_Type, &points, &PyList_Type, &names,
-	                      &PyList_Type, &lo, &PyList_Type, &hi, &ndata))
+	if (!take(c, sizes, "[XSXXi", &streams, &out->points, &npoints, &out->names, &out->nsymbols, &out->lo, &nlo,
+	          &out->hi, &nhi, &ndata))
 		return false;
 	out->flow = ndata >= 0;
 	out->ndata = ndata > 0 ? (uint32_t)ndata : 0;
-	a->points = int_array(points, &n);
-	a->lo = int_array(lo, &m);
-	a->hi = int_array(hi, &k);
 	out->n = (uint32_t)PyList_GET_SIZE(streams);
-	out->nsymbols = (uint32_t)PyList_GET_SIZE(names);
-	a->streams = PyMem_Calloc(out->n + 1, sizeof *a->streams);
-	a->names = PyMem_Calloc(out->nsymbols + 1, sizeof *a->names);
-	a->doubt = PyMem_Calloc(out->nsymbols + 1, sizeof *a->doubt);
-	if (!a->points || !a->doubt || !a->lo || !a->hi || !a->streams || !a->names)
-		return PyErr_NoMemory() != NULL;
-	if (m != out->nsymbols || k != m || n != (Py_ssize_t)(out->n + 1) * m) {
+	if (nlo != out->nsymbols || nhi != nlo || npoints != (out->n + 1) * nlo) {
 		PyErr_SetString(PyExc_ValueError, "points, names and ranges do not fit together");
 		return false;
 	}
-	for (uint32_t i = 0; i < out->n; i++) {
-		PyObject *s = PyList_GET_ITEM(streams, i);
-		if (!PyObject_TypeCheck(s, &StreamType)) {
-			PyErr_SetString(PyExc_TypeError, "streams are needed");
-			return false;
-		}
-		a->streams[i] = ((StreamObject *)s)->s;
-	}
-	for (uint32_t i = 0; i < out->nsymbols; i++)
-		a->names[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(names, i));
-	out->streams = a->streams;
-	out->points = a->points;
-	out->names = a->names;
-	out->lo = a->lo;
-	out->hi = a->hi;
-	out->doubt = a->doubt;
-	a->doubt[0] = -1;
-	return !PyErr_Occurred();
+	out->streams = streams_of(c, streams);
+	out->doubt = out->streams ? call_room(c, out->nsymbols, sizeof *out->doubt) : NULL;
+	if (out->doubt)
+		out->doubt[0] = -1;
+	return out->doubt != NULL;
 }
 
 /* What was read from data and is used nowhere can only have decided something: it stays a guard. */
@@ -296,70 +219,64 @@ static void hold_unused(plan *p, const size_probes *z)
 	}
 }
 
+/* None: NULL. False with an exception. */
+static bool stream_or_none(PyObject *given, const stream **out)
+{
+	bool good = given == Py_None || PyObject_TypeCheck(given, &StreamType);
+	if (!good)
+		PyErr_SetString(PyExc_TypeError, "probe and with_grad are streams or None");
+	*out = good && given != Py_None ? ((handle *)given)->of : NULL;
+	return good;
+}
+
 /* build(stream, probe, with_grad, training, grad_modes, in_tokens, out_tokens, calls, sizes) -> Plan; probe, with_grad
    and sizes may be None */
 PyObject *build_py(PyObject *self, PyObject *args)
 {
-	StreamObject *s;
-	PyObject *probe, *with_grad, *in_tokens, *out_tokens, *calls, *sizes;
-	SizeArrays arrays = {0};
+	call c = {0};
+	stream *s;
+	const stream *probe, *with_grad;
+	PyObject *other, *grads, *in_tokens, *out_tokens, *calls, *sizes;
 	size_probes probes;
-	int training, grad_modes;
-	comparison c = {0};
+	bool training;
+	int grad_modes;
+	comparison same = {0};
 	plan *p;
 	plan_data data;
-	if (!PyArg_ParseTuple(args, "O!OOpiOOO!O", &StreamType, &s, &probe, &with_grad, &training, &grad_modes, &in_tokens,
-	                      &out_tokens, &PyList_Type, &calls, &sizes))
+	if (!take(NULL, args, "@OOpiOO[O", &StreamType, &s, &other, &grads, &training, &grad_modes, &in_tokens, &out_tokens,
+	          &calls, &sizes) ||
+	    !stream_or_none(other, &probe) || !stream_or_none(grads, &with_grad))
 		return NULL;
-	if ((probe != Py_None && !PyObject_TypeCheck(probe, &StreamType)) ||
-	    (with_grad != Py_None && !PyObject_TypeCheck(with_grad, &StreamType)))
-		return PyErr_Format(PyExc_TypeError, "probe and with_grad are streams or None");
-	if (sizes != Py_None && !parse_sizes(sizes, &arrays, &probes)) {
-		sizes_free(&arrays);
-		return NULL;
-	}
-	value_id *outputs = PyMem_Calloc(s->s->outputs.n + 1, sizeof *outputs);
-	if (!outputs) {
-		sizes_free(&arrays);
-		return PyErr_NoMemory();
-	}
-	clv_status st = CLV_OK;
-	if (probe != Py_None)
-		st = stream_compare(s->s, ((StreamObject *)probe)->s, &c);
-	if (st == CLV_OK)
-		st = stream_build(s->s, c.classes, with_grad == Py_None ? NULL : ((StreamObject *)with_grad)->s,
-		                  sizes == Py_None ? NULL : &probes, &p, &data, outputs);
-	comparison_free(&c);
 	const size_probes *z = sizes == Py_None ? NULL : &probes;
-	if (st != CLV_OK) {
-		PyMem_Free(outputs);
-		raise_doubt(st, z);
-		sizes_free(&arrays);
-		return NULL;
-	}
-	p->training = training != 0;
+	if (z && !read_probes(&c, sizes, &probes))
+		return call_end(&c, NULL);
+	value_id *outputs = call_room(&c, s->outputs.n, sizeof *outputs);
+	if (!outputs)
+		return call_end(&c, NULL);
+	clv_status st = probe ? stream_compare(s, probe, &same) : CLV_OK;
+	if (st == CLV_OK)
+		st = stream_build(s, same.classes, with_grad, z, &p, &data, outputs);
+	comparison_free(&same);
+	if (st != CLV_OK)
+		return call_end(&c, raise_doubt(st, z));
+	p->training = training;
 	p->grad_modes = (uint8_t)grad_modes;
 	PlanObject *o = plan_object_new(p);
-	if (!o)
+	if (!o) {
 		plan_data_free(&data);
-	if (o) {
-		o->data = data;
-		o->ambient = s->s->ambient;
-		o->has_ambient = true;
-		o->calls = Py_NewRef(calls);
-		if (!add_tree(p, in_tokens, p->inputs.at, p->inputs.n, NULL, false) ||
-		    !add_tree(p, out_tokens, outputs, s->s->outputs.n, z, true))
-			Py_CLEAR(o);
-		else
-			hold_unused(p, z);
+		return call_end(&c, NULL);
 	}
-	PyMem_Free(outputs);
-	sizes_free(&arrays);
-	if (o && (st = plan_verify(o->p)) != CLV_OK) {
-		Py_DECREF(o);
-		return raise_status(st);
-	}
-	return (PyObject *)o;
+	o->data = data;
+	o->ambient = s->ambient;
+	o->has_ambient = true;
+	o->calls = Py_NewRef(calls);
+	bool ok = add_tree(p, in_tokens, p->inputs.at, p->inputs.n, NULL, false) &&
+	          add_tree(p, out_tokens, outputs, s->outputs.n, z, true);
+	if (ok)
+		hold_unused(p, z);
+	if (!ok || !ok_or_raise(plan_verify(p)))
+		Py_CLEAR(o);
+	return call_end(&c, (PyObject *)o);
 }
 
 /* parse(text) -> Plan */
@@ -368,28 +285,7 @@ PyObject *parse_py(PyObject *self, PyObject *text)
 	Py_ssize_t n;
 	const char *s = PyUnicode_AsUTF8AndSize(text, &n);
 	plan *p;
-	if (!s)
-		return NULL;
-	clv_status st = clv_plan_parse(s, (size_t)n, &p);
-	return st == CLV_OK ? (PyObject *)plan_object_new(p) : raise_status(st);
-}
-
-PyObject *take_string(clv_status st, char *s)
-{
-	if (st != CLV_OK)
-		return raise_status(st);
-	PyObject *o = PyUnicode_DecodeUTF8(s, (Py_ssize_t)strlen(s), "surrogateescape");
-	clv_free(s);
-	return o;
-}
-
-PyObject *take_text(clv_status st, strbuf *b)
-{
-	char *text = NULL;
-	if (st == CLV_OK)
-		st = strbuf_take(b, &text);
-	strbuf_free(b);
-	return take_string(st, text);
+	return s && ok_or_raise(clv_plan_parse(s, (size_t)n, &p)) ? (PyObject *)plan_object_new(p) : NULL;
 }
 
 static PyObject *plan_py_text(PlanObject *o, PyObject *unused)
@@ -420,9 +316,8 @@ static PyObject *token_to(const plan *p, const tree *t, uint32_t *tensors)
 {
 	int64_t k;
 	strbuf b = STRBUF_INIT;
-	char *text = NULL;
 	switch ((tree_kind)t->kind) {
-	case TREE_BOOL: return Py_BuildValue("(iIO)", t->kind, t->n, t->u.b ? Py_True : Py_False);
+	case TREE_BOOL: return Py_BuildValue("(iIO)", t->kind, t->n, truth(t->u.b));
 	case TREE_FLOAT: return Py_BuildValue("(iId)", t->kind, t->n, t->u.f);
 	case TREE_COMPLEX: return Py_BuildValue("(iIN)", t->kind, t->n, PyComplex_FromDoubles(t->u.c.re, t->u.c.im));
 	case TREE_BYTES:
@@ -440,12 +335,7 @@ static PyObject *token_to(const plan *p, const tree *t, uint32_t *tensors)
 	case TREE_REAL: real_print(p, t->u.r, &b); break;
 	default: return Py_BuildValue("(iIO)", t->kind, t->n, Py_None);
 	}
-	clv_status st = strbuf_take(&b, &text);
-	if (st != CLV_OK)
-		return raise_status(st);
-	PyObject *out = Py_BuildValue("(iIs)", t->kind == TREE_INT ? FORMULA_INT : FORMULA_REAL, t->n, text);
-	mem_free(text);
-	return out;
+	return Py_BuildValue("(iIN)", t->kind == TREE_INT ? FORMULA_INT : FORMULA_REAL, t->n, take_text(CLV_OK, &b));
 }
 
 /* tree(output) -> the tokens of the input or output tree, in prefix order */
@@ -453,39 +343,39 @@ static PyObject *plan_py_tree(PlanObject *o, PyObject *output)
 {
 	bool out_tree = PyObject_IsTrue(output) == 1;
 	const tree *at = out_tree ? o->p->out_tree.at : o->p->in_tree.at;
-	uint32_t n = out_tree ? o->p->out_tree.n : o->p->in_tree.n, tensors = 0;
-	PyObject *list = PyList_New(0);
-	for (uint32_t i = 0; list && i < n; i++)
-		list_push(&list, token_to(o->p, &at[i], &tensors));
+	uint32_t tensors = 0;
+	LIST(list, out_tree ? o->p->out_tree.n : o->p->in_tree.n, token_to(o->p, &at[i], &tensors));
 	return list;
+}
+
+static const char *name_of(const plan *p, value_id v)
+{
+	return plan_s(p, p->values.at[v].name);
 }
 
 /* ties() -> {another name of a tied tensor: its name in the plan} */
 static PyObject *plan_py_ties(PlanObject *o, PyObject *unused)
 {
-	PyObject *out = PyDict_New();
-	for (uint32_t i = 0; out && i < o->p->ties.n; i++) {
-		const tie *t = &o->p->ties.at[i];
-		dict_put(&out, plan_s(o->p, t->name), PyUnicode_FromString(plan_s(o->p, o->p->values.at[t->value].name)));
-	}
+	const tie *t = o->p->ties.at;
+	DICT(out, o->p->ties.n, plan_s(o->p, t[i].name), PyUnicode_FromString(name_of(o->p, t[i].value)));
 	return out;
 }
 
 /* input_names() -> names of the tensors that go in */
 static PyObject *plan_py_input_names(PlanObject *o, PyObject *unused)
 {
-	PyObject *list = PyList_New(0);
-	for (uint32_t i = 0; list && i < o->p->inputs.n; i++)
-		list_push(&list, PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->inputs.at[i]].name)));
-	return list;
+	LIST(out, o->p->inputs.n, PyUnicode_FromString(name_of(o->p, o->p->inputs.at[i])));
+	return out;
 }
 
+/* inspect() -> a page about the plan */
 static PyObject *plan_py_inspect(PlanObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
 	return take_text(plan_inspect(o->p, &b), &b);
 }
 
+/* brief() -> lines of title, tab, text */
 static PyObject *plan_py_brief(PlanObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
@@ -493,60 +383,47 @@ static PyObject *plan_py_brief(PlanObject *o, PyObject *unused)
 	return take_text(st, &b);
 }
 
-static const node_names *plan_node_names(PlanObject *o)
+static PyObject *node_to(const plan *p, const char *name, node_id i)
 {
-	if (!o->names) {
-		clv_status st = node_names_new(o->p, &o->names);
-		if (st != CLV_OK)
-			raise_status(st);
-	}
-	return o->names;
-}
-
-static bool is_guarded(const plan *p, const node *n)
-{
-	for (uint32_t i = 0; i < n->nresults; i++) {
-		const arg *a = &p->args.at[n->results + i];
-		uint32_t first = a->kind == ARG_LIST ? a->u.list.first : n->results + i,
-				 k = a->kind == ARG_LIST ? a->u.list.n : 1;
-		for (uint32_t j = first; j < first + k; j++)
-			if (p->args.at[j].kind == ARG_VALUE && (p->values.at[p->args.at[j].u.v].flags & VALUE_GUARD))
-				return true;
-	}
-	return !strcmp(plan_s(p, n->op), "cleave::guard_equal");
+	const node *n = &p->nodes.at[i];
+	const scope *sc = n->scope == NONE ? NULL : &p->scopes.at[n->scope];
+	strbuf b = STRBUF_INIT;
+	node_print(p, i, &b);
+	return Py_BuildValue("(sssszON)", name, plan_s(p, n->op), sc ? plan_s(p, sc->path) : "",
+	                     sc ? plan_s(p, sc->cls) : "", n->at == NONE ? NULL : plan_s(p, n->at), truth(is_guard(p, i)),
+	                     take_text(CLV_OK, &b));
 }
 
 /* nodes() -> list of (name, op, module path, module class, source, guarded, text) */
 static PyObject *plan_py_nodes(PlanObject *o, PyObject *unused)
 {
-	const plan *p = o->p;
-	const node_names *names = plan_node_names(o);
-	PyObject *out = names ? PyList_New(0) : NULL;
-	for (uint32_t i = 0; out && i < p->nodes.n; i++) {
-		const node *n = &p->nodes.at[i];
-		strbuf b = STRBUF_INIT;
-		char *line = NULL;
-		node_print(p, i, &b);
-		clv_status st = strbuf_take(&b, &line);
-		const scope *sc = n->scope == NONE ? NULL : &p->scopes.at[n->scope];
-		PyObject *item = st != CLV_OK ? raise_status(st)
-		                              : Py_BuildValue("(sssszOs)", node_name(names, i), plan_s(p, n->op),
-		                                              sc ? plan_s(p, sc->path) : "", sc ? plan_s(p, sc->cls) : "",
-		                                              n->at == NONE ? NULL : plan_s(p, n->at),
-		                                              is_guarded(p, n) ? Py_True : Py_False, line);
-		mem_free(line);
-		list_push(&out, item);
-	}
+	if (!o->names && !ok_or_raise(node_names_new(o->p, &o->names)))
+		return NULL;
+	LIST(out, o->p->nodes.n, node_to(o->p, node_name(o->names, i), i));
 	return out;
+}
+
+static PyObject *label_of(const plan *p, value_id v)
+{
+	strbuf b = STRBUF_INIT;
+	value_label(p, v, &b);
+	return take_text(CLV_OK, &b);
 }
 
 PyObject *labels(const plan *p, const value_id *v, uint32_t n)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < n; i++) {
-		strbuf b = STRBUF_INIT;
-		value_label(p, v[i], &b);
-		list_push(&out, take_text(CLV_OK, &b));
+	LIST(out, n, label_of(p, v[i]));
+	return out;
+}
+
+int64_t *symbols_at(call *c, const plan *p, const clv_sizes *sizes)
+{
+	int64_t *out = call_room(c, p->symbols.n, sizeof *out);
+	for (uint32_t i = 0; out && i < p->symbols.n; i++) {
+		out[i] = -1;
+		for (uint32_t k = 0; k < sizes->n; k++)
+			if (!strcmp(plan_s(p, p->symbols.at[i].name), sizes->symbols[k]))
+				out[i] = sizes->values[k];
 	}
 	return out;
 }
@@ -601,27 +478,22 @@ static PyObject *plan_py_flows(PlanObject *o, PyObject *unused)
 /* rebinds() -> list of module tensor names that a run re-binds */
 static PyObject *plan_py_rebinds(PlanObject *o, PyObject *unused)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < o->p->rebinds.n; i++)
-		list_push(&out, PyUnicode_FromString(plan_s(o->p, o->p->values.at[o->p->rebinds.at[i].target].name)));
+	LIST(out, o->p->rebinds.n, PyUnicode_FromString(name_of(o->p, o->p->rebinds.at[i].target)));
 	return out;
 }
 
 /* calls(first, end) -> the Python callables of these nodes */
 static PyObject *plan_py_calls(PlanObject *o, PyObject *args)
 {
-	unsigned int first, end;
+	uint32_t first, end;
 	const plan *p = o->p;
-	if (!PyArg_ParseTuple(args, "II", &first, &end))
+	if (!take(NULL, args, "II", &first, &end))
 		return NULL;
 	PyObject *out = PyList_New(0);
 	for (node_id n = first; out && n < end && n < p->nodes.n; n++) {
 		const arg *a = &p->args.at[p->nodes.at[n].args];
-		if (strcmp(plan_s(p, p->nodes.at[n].op), "cleave::python") != 0 || a->kind != ARG_VALUE || a->u.v >= o->data.n)
-			continue;
-		PyObject *call = o->calls ? PyList_GetItem(o->calls, (Py_ssize_t)o->data.python[a->u.v]) : NULL;
-		if (!call || PyList_Append(out, call) < 0)
-			Py_CLEAR(out);
+		if (strcmp(plan_s(p, p->nodes.at[n].op), "cleave::python") == 0 && a->kind == ARG_VALUE && a->u.v < o->data.n)
+			list_push(&out, Py_XNewRef(o->calls ? PyList_GetItem(o->calls, (Py_ssize_t)o->data.python[a->u.v]) : NULL));
 	}
 	return out;
 }
@@ -655,77 +527,18 @@ static PyObject *plan_py_retarget(PlanObject *o, PyObject *device)
 /* symbols() -> names */
 static PyObject *plan_py_symbols(PlanObject *o, PyObject *unused)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < o->p->symbols.n; i++)
-		list_push(&out, PyUnicode_FromString(plan_s(o->p, o->p->symbols.at[i].name)));
+	LIST(out, o->p->symbols.n, PyUnicode_FromString(plan_s(o->p, o->p->symbols.at[i].name)));
 	return out;
 }
 
-static PyMethodDef plan_methods[] = {
-	{"text", (PyCFunction)plan_py_text, METH_NOARGS, "text() -> the plan's text form"},
-	{"identity", (PyCFunction)plan_py_identity, METH_NOARGS, "identity() -> text() without source lines"},
-	{"input_names", (PyCFunction)plan_py_input_names, METH_NOARGS, "input_names() -> names of the tensors that go in"},
-	{"tree", (PyCFunction)plan_py_tree, METH_O, "tree(output) -> tokens of the input or output tree"},
-	{"inspect", (PyCFunction)plan_py_inspect, METH_NOARGS, "inspect() -> a page about the plan"},
-	{"brief", (PyCFunction)plan_py_brief, METH_NOARGS, "brief() -> lines of title, tab, text"},
-	{"descriptions", (PyCFunction)plan_py_descriptions, METH_NOARGS, "per node: names on its path, inputs, outputs"},
-	{"nodes", (PyCFunction)plan_py_nodes, METH_NOARGS, "nodes() -> list of tuples"},
-	{"node_count", (PyCFunction)plan_py_node_count, METH_NOARGS, "node_count()"},
-	{"frontiers", (PyCFunction)plan_py_frontiers, METH_VARARGS, "frontiers(sizes=None) -> list of tuples"},
-	{"work", (PyCFunction)plan_py_work, METH_VARARGS, "work(sizes=None) -> operations of a run, estimated"},
-	{"ties", (PyCFunction)plan_py_ties, METH_NOARGS, "ties() -> other names of tied tensors, to the name in the plan"},
-	{"choose", (PyCFunction)plan_py_choose, METH_VARARGS, "choose(boundary, objective, sizes=None) -> which frontier"},
-	{"check", (PyCFunction)plan_py_check, METH_VARARGS, "check(which, objective, sizes=None): raises what it misses"},
-	{"latency", (PyCFunction)plan_py_latency, METH_VARARGS,
-     "latency(which, objective, sizes=None) -> (cut, here, there, sent bytes, input bytes, advice or None)"},
-	{"exact", (PyCFunction)plan_py_exact, METH_VARARGS,
-     "exact(must_prefix, must_suffix, sizes=None) -> the plan reordered around its cut with the fewest bytes, "
-     "position"},
-	{"exact_like", (PyCFunction)plan_py_exact_like, METH_VARARGS,
-     "exact_like(other, position, sizes=None) -> as exact, where `other` is cut after node `position`"},
-	{"guards_early", (PyCFunction)plan_py_guards_early, METH_O,
-     "guards_early(position) -> the plan with guards of the suffix in the prefix, where it can decide them, and the "
-     "position of the cut in it"},
-	{"guards_first", (PyCFunction)plan_py_guards_first, METH_O,
-     "guards_first(end) -> the plan with guards in front that its first `end` nodes can decide, or None; how many "
-     "nodes; guards left"},
-	{"staged", (PyCFunction)plan_py_staged, METH_VARARGS,
-     "staged(stage_of, nstages) -> (the plan stage by stage, ends of the stages)"},
-	{"has_constants", (PyCFunction)plan_py_has_constants, METH_NOARGS,
-     "has_constants() -> it reads tensors not the model's"},
-	{"divides", (PyCFunction)plan_py_divides, METH_NOARGS, "divides() -> some size of it is a quotient of sizes"},
-	{"flows", (PyCFunction)plan_py_flows, METH_NOARGS, "flows() -> some number is read from data by each run"},
-	{"rebinds", (PyCFunction)plan_py_rebinds, METH_NOARGS, "rebinds() -> names"},
-	{"match", (PyCFunction)plan_py_match, METH_VARARGS,
-     "match(position, other) -> where `other` is cut if this one is cut there, or None"},
-	{"same_until", (PyCFunction)plan_py_same_until, METH_VARARGS,
-     "same_until(other, end, sizes) -> the nodes before `end` do the same in both, in a call with these sizes"},
-	{"module_sides", (PyCFunction)plan_py_module_sides, METH_VARARGS,
-     "module_sides(end) -> [(module path, sides of a cut before node `end` that it runs on: 1 the prefix, 2 the "
-     "suffix)]"},
-	{"calls", (PyCFunction)plan_py_calls, METH_VARARGS, "calls(first, end) -> the Python callables of these nodes"},
-	{"retarget", (PyCFunction)plan_py_retarget, METH_O, "retarget(device) -> the plan for another device"},
-	{"symbols", (PyCFunction)plan_py_symbols, METH_NOARGS, "symbols() -> names"},
-	{"source", (PyCFunction)(void (*)(void))plan_py_source, METH_VARARGS | METH_KEYWORDS,
-     "source(first, end, class_name, delete=False, return_rebinds=False, solve=False) -> Python source of these nodes"},
-	{"stages_source", (PyCFunction)(void (*)(void))plan_py_stages_source, METH_VARARGS | METH_KEYWORDS,
-     "stages_source(ends, devices=None, sizes=None, batch_symbol=None, batch_dim=0, depth=0, basic_blocks=None, "
-     "not_saved=None, delete=False, calls=None, other=None, only=None, captured=None) -> Python source of a pipeline"},
-	{"html", (PyCFunction)(void (*)(void))plan_py_html, METH_VARARGS | METH_KEYWORDS,
-     "html(title=None, sizes=None, bandwidth=0.0, prefix_speed=0.0, suffix_speed=0.0, frontier=none, stages=none) -> a "
-     "page"},
-	{"dot", (PyCFunction)(void (*)(void))plan_py_dot, METH_VARARGS | METH_KEYWORDS,
-     "dot(cut, detail, max_module_depth, direction, targets, markers, indices, sizes) -> DOT text"},
-	{"places", (PyCFunction)plan_py_places, METH_VARARGS,
-     "places(first, end) -> ([(place, name, tensor)], [symbols given as keywords])"},
-	{"effects", (PyCFunction)plan_py_effects, METH_VARARGS,
-     "effects(first, end) -> {effect: name of the first node that has it}"},
-	{NULL, NULL, 0, NULL}};
-
-PyTypeObject PlanType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Plan",
-                         .tp_basicsize = sizeof(PlanObject),
-                         .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                         .tp_traverse = (traverseproc)plan_py_traverse,
-                         .tp_clear = (inquiry)plan_py_clear,
-                         .tp_dealloc = (destructor)plan_py_dealloc,
-                         .tp_methods = plan_methods};
+METHODS(plan_py, GIVES(plan_py, text), GIVES(plan_py, identity), GIVES(plan_py, input_names), TAKES_ONE(plan_py, tree),
+        GIVES(plan_py, inspect), GIVES(plan_py, brief), GIVES(plan_py, descriptions), GIVES(plan_py, nodes),
+        GIVES(plan_py, node_count), TAKES(plan_py, frontiers), TAKES(plan_py, work), GIVES(plan_py, ties),
+        TAKES(plan_py, choose), TAKES(plan_py, check), TAKES(plan_py, latency), TAKES(plan_py, exact),
+        TAKES(plan_py, exact_like), TAKES_ONE(plan_py, guards_early), TAKES_ONE(plan_py, guards_first),
+        TAKES(plan_py, staged), GIVES(plan_py, has_constants), GIVES(plan_py, divides), GIVES(plan_py, flows),
+        GIVES(plan_py, rebinds), TAKES(plan_py, match), TAKES(plan_py, same_until), TAKES(plan_py, module_sides),
+        TAKES(plan_py, calls), TAKES_ONE(plan_py, retarget), GIVES(plan_py, symbols), TAKES_NAMED(plan_py, source),
+        TAKES_NAMED(plan_py, stages_source), TAKES_NAMED(plan_py, html), TAKES(plan_py, dot), TAKES(plan_py, places),
+        TAKES(plan_py, effects));
+TYPE(Plan, PlanObject, plan_py, Py_TPFLAGS_HAVE_GC, COLLECTED(plan_py));

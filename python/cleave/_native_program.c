@@ -3,10 +3,6 @@
 #include "exec/optimized.h"
 #include "runtime/handover.h"
 
-typedef struct Binding {
-	PyObject *holder, *key; /* live: holder[key] is the tensor, holder a dict or list; NULL: data of the plan */
-} Binding;
-
 /* A compiled segment that was given. */
 typedef struct Coded {
 	node_id first, end;
@@ -19,11 +15,12 @@ typedef struct ProgramObject {
 	PyObject_HEAD
 	PlanObject *plan;
 	clv_program *g;
-	Binding *bindings; /* per external */
-	Binding *counters; /* per external: run_spec.counters; NULL: none has any */
-	PyObject *modules; /* what must still hold of the model: Checks; NULL: nothing */
-	bool from_inputs;  /* it begins where the plan does, and takes the model's inputs */
-	Coded *coded;      /* compiled segments */
+	PyObject *pairs;     /* a list: keeps those of the next two */
+	PyObject **bindings; /* per external: (holder, key), where holder[key] is the tensor; NULL: data of the plan */
+	PyObject **counters; /* per external: run_spec.counters, likewise; NULL: none has any */
+	PyObject *modules;   /* what must still hold of the model: Checks; NULL: nothing */
+	bool from_inputs;    /* it begins where the plan does, and takes the model's inputs */
+	Coded *coded;        /* compiled segments */
 	uint32_t ncoded;
 	arena arena;
 } ProgramObject;
@@ -33,27 +30,17 @@ static int program_py_traverse(ProgramObject *o, visitproc visit, void *ctx)
 	int r = visit_one(o->modules, visit, ctx);
 	if (!r)
 		r = visit_one((PyObject *)o->plan, visit, ctx);
-	for (uint32_t i = 0; !r && o->bindings && o->g && i < o->g->v.externals.n; i++) {
-		r = visit_one(o->bindings[i].holder, visit, ctx);
-		if (!r)
-			r = visit_one(o->bindings[i].key, visit, ctx);
-		if (!r && o->counters)
-			r = visit_one(o->counters[i].holder, visit, ctx);
-	}
-	return r;
+	return r ? r : visit_one(o->pairs, visit, ctx);
 }
 
 /* The plan stays until dealloc: the program reads it. */
 static int program_py_clear(ProgramObject *o)
 {
-	for (uint32_t i = 0; o->bindings && o->g && i < o->g->v.externals.n; i++) {
-		Py_CLEAR(o->bindings[i].holder);
-		Py_CLEAR(o->bindings[i].key);
-		if (!o->counters)
-			continue;
-		Py_CLEAR(o->counters[i].holder);
-		Py_CLEAR(o->counters[i].key);
-	}
+	for (uint32_t i = 0; o->bindings && i < o->g->v.externals.n; i++)
+		o->bindings[i] = NULL;
+	PyMem_Free(o->counters);
+	o->counters = NULL;
+	Py_CLEAR(o->pairs);
 	Py_CLEAR(o->modules);
 	return 0;
 }
@@ -63,7 +50,6 @@ static void program_py_dealloc(ProgramObject *o)
 	PyObject_GC_UnTrack(o);
 	program_py_clear(o);
 	PyMem_Free(o->bindings);
-	PyMem_Free(o->counters);
 	program_free(o->g);
 	for (uint32_t i = 0; o->coded && i < o->ncoded; i++)
 		code_unref(o->coded[i].c);
@@ -73,14 +59,12 @@ static void program_py_dealloc(ProgramObject *o)
 	Py_TYPE(o)->tp_free((PyObject *)o);
 }
 
-static bool bind_one(PyObject *pair, Binding *out)
+static bool bind_one(ProgramObject *o, PyObject *pair, PyObject **out)
 {
-	if (!PyArg_ParseTuple(pair, "OO", &out->holder, &out->key)) {
-		*out = (Binding){NULL, NULL};
+	PyObject *holder, *key;
+	if (!take(NULL, pair, "OO", &holder, &key) || PyList_Append(o->pairs, pair) < 0)
 		return false;
-	}
-	Py_INCREF(out->holder);
-	Py_INCREF(out->key);
+	*out = pair;
 	return true;
 }
 
@@ -104,7 +88,7 @@ static bool bind_counter(ProgramObject *o, uint32_t i, const char *name, PyObjec
 		pair = NULL; /* the counter itself */
 	if (pair && !o->counters && !(o->counters = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *o->counters)))
 		PyErr_NoMemory();
-	bool ok = !PyErr_Occurred() && (!pair || bind_one(pair, &o->counters[i]));
+	bool ok = !PyErr_Occurred() && (!pair || bind_one(o, pair, &o->counters[i]));
 	Py_XDECREF(other);
 	return ok;
 }
@@ -114,8 +98,9 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 {
 	const view *v = &o->g->v;
 	const plan *p = o->plan->p;
+	o->pairs = PyList_New(0);
 	o->bindings = PyMem_Calloc(v->externals.n + 1, sizeof *o->bindings);
-	if (!o->bindings)
+	if (!o->pairs || !o->bindings)
 		return PyErr_NoMemory() != NULL;
 	for (uint32_t i = 0; i < v->externals.n; i++) {
 		const value *x = &p->values.at[v->externals.at[i]];
@@ -124,7 +109,7 @@ static bool bind_externals(ProgramObject *o, PyObject *state)
 		PyObject *pair = PyDict_GetItemString(state, plan_s(p, x->name));
 		if (!pair && !PyErr_Occurred())
 			PyErr_Format(PyExc_KeyError, "no module tensor %s", plan_s(p, x->name));
-		if (!pair || !bind_one(pair, &o->bindings[i]))
+		if (!pair || !bind_one(o, pair, &o->bindings[i]))
 			return false;
 		if (x->kind == VALUE_BUFFER && !bind_counter(o, i, plan_s(p, x->name), state))
 			return false;
@@ -139,9 +124,7 @@ static bool load_code(ProgramObject *o, const liveness *live, PyObject *item, in
 	code_source source = {&s, o->plan->p, live, true, threads};
 	clv_status st = CLV_OK;
 	if (ok) {
-		Py_BEGIN_ALLOW_THREADS
-		st = code_new(&source, &o->arena, &out->c, &out->reason);
-		Py_END_ALLOW_THREADS
+		st = UNLOCKED(code_new(&source, &o->arena, &out->c, &out->reason));
 	}
 	if (ok && st == CLV_OK) {
 		out->first = s.first;
@@ -171,17 +154,17 @@ static bool load_codes(ProgramObject *o, PyObject *codes, int threads)
 	return ok;
 }
 
+static PyObject *coded_to(const Coded *x)
+{
+	return Py_BuildValue("(IIszKK)", x->first, x->end, x->backend, x->c ? atomic_load(&x->c->reason) : x->reason,
+	                     x->c ? (unsigned long long)x->c->runs : 0ULL,
+	                     x->c ? (unsigned long long)x->c->tape_runs : 0ULL);
+}
+
 /* segments() -> list of (first, end, back end, reason or None, runs, runs on the tape); those that were given as codes */
 static PyObject *program_py_segments(ProgramObject *o, PyObject *unused)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < o->ncoded; i++) {
-		const Coded *x = &o->coded[i];
-		list_push(&out,
-		          Py_BuildValue("(IIszKK)", x->first, x->end, x->backend, x->c ? atomic_load(&x->c->reason) : x->reason,
-		                        x->c ? (unsigned long long)x->c->runs : 0ULL,
-		                        x->c ? (unsigned long long)x->c->tape_runs : 0ULL));
-	}
+	LIST(out, o->ncoded, coded_to(&o->coded[i]));
 	return out;
 }
 
@@ -204,58 +187,35 @@ static clv_status make_program(ProgramObject *o, program_spec *spec)
    first[, threads[, untrusted[, native]]]]]]) */
 static PyObject *program_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-	PlanObject *plan_o;
-	unsigned int first, end;
-	int debug, inference, guards_first = 0, threads = 0, untrusted = 0, native = 0;
-	unsigned char optimize = 0;
-	PyObject *state, *modules, *codes = NULL, *off = NULL;
-	const char **names = NULL;
-	if (!PyArg_ParseTuple(args, "O!IIppO!O|O!bO!pipp", &PlanType, &plan_o, &first, &end, &debug, &inference,
-	                      &PyDict_Type, &state, &modules, &PyList_Type, &codes, &optimize, &PyList_Type, &off,
-	                      &guards_first, &threads, &untrusted, &native))
-		return NULL;
+	call c = {0};
+	PlanObject *of;
+	PyObject *state, *modules, *codes = NULL;
+	uint32_t npasses;
+	program_spec spec = {.choose_later = true};
+	if (!take(&c, args, "!IIpp{O|[bSpipp", &PlanType, &of, &spec.first, &spec.end, &spec.debug, &spec.inference, &state,
+	          &modules, &codes, &spec.optimize, &spec.passes_off, &npasses, &spec.guards_first, &spec.threads,
+	          &spec.untrusted, &spec.native))
+		return call_end(&c, NULL);
 	if (modules != Py_None && !Py_IS_TYPE(modules, &ChecksType))
-		return PyErr_Format(PyExc_TypeError, "what must hold of the model is a Checks or None");
+		return call_end(&c, PyErr_Format(PyExc_TypeError, "what must hold of the model is a Checks or None"));
 	ProgramObject *o = (ProgramObject *)type->tp_alloc(type, 0);
 	if (!o)
-		return NULL;
-	o->plan = (PlanObject *)Py_NewRef((PyObject *)plan_o);
+		return call_end(&c, NULL);
+	o->plan = (PlanObject *)Py_NewRef((PyObject *)of);
 	o->modules = modules == Py_None ? NULL : Py_NewRef(modules);
-	o->from_inputs = first == 0;
-	program_spec spec = {.first = first,
-	                     .end = end,
-	                     .debug = debug != 0,
-	                     .inference = inference != 0,
-	                     .objects = plan_o->data.objects,
-	                     .nobjects = plan_o->data.n,
-	                     .optimize = optimize,
-	                     .choose_later = true,
-	                     .guards_first = guards_first != 0,
-	                     .threads = threads,
-	                     .untrusted = untrusted != 0,
-	                     .native = native != 0};
-	uint32_t nnames;
-	if ((codes && !load_codes(o, codes, threads)) || (off && !(names = string_array(off, &nnames)))) {
-		Py_DECREF(o);
-		return NULL;
-	}
-	spec.passes_off = names;
-	clv_status st = make_program(o, &spec);
-	PyMem_Free(names);
-	if (st != CLV_OK) {
-		Py_DECREF(o);
-		return raise_status(st);
-	}
-	if (!bind_externals(o, state)) {
-		Py_DECREF(o);
-		return NULL;
-	}
-	return (PyObject *)o;
+	o->from_inputs = spec.first == 0;
+	spec.objects = of->data.objects;
+	spec.nobjects = of->data.n;
+	if ((codes && !load_codes(o, codes, spec.threads)) || !ok_or_raise(make_program(o, &spec)) ||
+	    !bind_externals(o, state))
+		Py_CLEAR(o);
+	return call_end(&c, (PyObject *)o);
 }
 
-/* A new reference to holder[key], NULL if there is none. */
-static PyObject *live_item(PyObject *holder, PyObject *key)
+/* A new reference to holder[key], of a pair of both; NULL if there is none. */
+static PyObject *live_item(PyObject *pair)
 {
+	PyObject *holder = PyTuple_GET_ITEM(pair, 0), *key = PyTuple_GET_ITEM(pair, 1);
 	if (PyDict_CheckExact(holder) || PyDict_Check(holder))
 		return Py_XNewRef(PyDict_GetItemWithError(holder, key));
 	PyObject *item = PyObject_GetItem(holder, key);
@@ -270,11 +230,11 @@ static bool gather_externals(ProgramObject *o, br_tensor **out)
 	const view *v = &o->g->v;
 	for (uint32_t i = 0; i < v->externals.n; i++) {
 		value_id id = v->externals.at[i];
-		if (!o->bindings[i].holder) {
+		if (!o->bindings[i]) {
 			out[i] = id < o->plan->data.n ? br_ref(o->plan->data.tensors[id]) : NULL;
 			continue;
 		}
-		PyObject *t = live_item(o->bindings[i].holder, o->bindings[i].key);
+		PyObject *t = live_item(o->bindings[i]);
 		out[i] = t ? br_ref(py_borrow(t)) : NULL;
 		Py_XDECREF(t);
 		if (!out[i]) {
@@ -290,7 +250,7 @@ static bool gather_externals(ProgramObject *o, br_tensor **out)
 static void gather_counters(ProgramObject *o, br_tensor **out)
 {
 	for (uint32_t i = 0; i < o->g->v.externals.n; i++) {
-		PyObject *t = o->counters[i].holder ? live_item(o->counters[i].holder, o->counters[i].key) : NULL;
+		PyObject *t = o->counters[i] ? live_item(o->counters[i]) : NULL;
 		out[i] = t ? br_ref(py_borrow(t)) : NULL;
 		Py_XDECREF(t);
 		PyErr_Clear();
@@ -324,10 +284,11 @@ static clv_status check_model(const PlanObject *o, PyObject *checks)
 /* check_model(plan, checks): raises what does not hold any more of the model and of the modes around the call */
 PyObject *check_model_py(PyObject *self, PyObject *args)
 {
-	PyObject *plan_o, *checks;
-	if (!PyArg_ParseTuple(args, "O!O!", &PlanType, &plan_o, &ChecksType, &checks))
+	PlanObject *of;
+	PyObject *checks;
+	if (!take(NULL, args, "!!", &PlanType, &of, &ChecksType, &checks))
 		return NULL;
-	return none_or_raise(check_model((PlanObject *)plan_o, checks));
+	return none_or_raise(check_model(of, checks));
 }
 
 PyObject *wrap_outputs(br_tensor **t, uint32_t ntensors, const run_number *numbers, const uint32_t *places, uint32_t n)
@@ -359,8 +320,8 @@ clv_status call_python(void *ctx, value_id object, br_tensor *const *args, uint3
 	PlanObject *o = ctx;
 	PyGILState_STATE gil = PyGILState_Ensure();
 	clv_status st = CLV_OK;
-	PyObject *call = o->calls ? PyList_GetItem(o->calls, (Py_ssize_t)o->data.python[object]) : NULL;
-	PyObject *list = call ? PyTuple_New(nargs) : NULL, *out = NULL, *fast = NULL;
+	PyObject *function = o->calls ? PyList_GetItem(o->calls, (Py_ssize_t)o->data.python[object]) : NULL;
+	PyObject *list = function ? PyTuple_New(nargs) : NULL, *out = NULL, *fast = NULL;
 	for (uint32_t i = 0; list && i < nargs; i++) {
 		PyObject *t = py_wrap(br_ref(args[i]));
 		if (!t)
@@ -369,7 +330,7 @@ clv_status call_python(void *ctx, value_id object, br_tensor *const *args, uint3
 			PyTuple_SET_ITEM(list, i, t);
 	}
 	if (list)
-		out = PyObject_CallFunctionObjArgs(call, list, NULL);
+		out = PyObject_CallFunctionObjArgs(function, list, NULL);
 	if (out)
 		fast = PySequence_Fast(out, "a tuple of tensors");
 	if (!fast || PySequence_Fast_GET_SIZE(fast) != (Py_ssize_t)nresults)
@@ -393,80 +354,65 @@ static Py_ssize_t given_symbols(const plan *p)
 	return n;
 }
 
-static int64_t *symbol_array(const plan *p, PyObject *given)
+static int64_t *symbol_array(call *c, const plan *p, PyObject *given)
 {
-	int64_t *out = PyMem_Calloc(p->symbols.n + 1, sizeof *out);
+	int64_t *out = call_room(c, p->symbols.n, sizeof *out);
 	for (uint32_t i = 0; out && i < p->symbols.n; i++)
 		out[i] = i < (uint32_t)PyList_GET_SIZE(given) ? PyLong_AsLongLong(PyList_GET_ITEM(given, i)) : -1;
-	return out;
+	return PyErr_Occurred() ? NULL : out;
 }
 
 /* What a run needs, gathered: the same for running and for checking alone. */
 typedef struct Prepared {
+	call c;
 	br_tensor **inputs, **externals, **counters, **outputs, **guards;
 	run_number *numbers; /* of the output */
-	Py_ssize_t n, nguards;
 	int64_t *symbols;
 	run_spec r;
 } Prepared;
 
-static void prepared_free(ProgramObject *o, Prepared *x)
+/* Room for so many tensors, which go with the call. */
+static br_tensor **tensor_room(call *c, uint32_t n)
 {
-	for (uint32_t i = 0; x->externals && i < o->g->v.externals.n; i++)
-		br_unref(x->externals[i]);
-	for (uint32_t i = 0; x->counters && i < o->g->v.externals.n; i++)
-		br_unref(x->counters[i]);
-	if (x->inputs)
-		tensors_free(x->inputs, x->n);
-	if (x->guards)
-		tensors_free(x->guards, x->nguards);
-	PyMem_Free(x->symbols);
-	PyMem_Free(x->externals);
-	PyMem_Free(x->counters);
-	PyMem_Free(x->outputs);
-	PyMem_Free(x->numbers);
+	br_tensor **at = PyMem_Calloc((size_t)n + 1, sizeof *at);
+	if (!at)
+		return (br_tensor **)PyErr_NoMemory();
+	return call_keep(c, call_drop_tensors, at, n) ? at : NULL;
 }
 
-static clv_status check_call(ProgramObject *o, Py_ssize_t n)
+static clv_status check_call(ProgramObject *o, uint32_t n)
 {
-	if ((uint32_t)n != o->g->v.inputs.n)
-		return fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
+	if (n != o->g->v.inputs.n)
+		return fail(CLV_E_INPUT, "%u tensors are needed, %u were given", o->g->v.inputs.n, n);
 	return check_model(o->plan, o->modules);
 }
 
-/* args: (tensors, symbols=None, guards=None). False with an exception; prepared_free in either case. */
+/* args: (tensors, symbols=None, guards=None). False with an exception; call_end in either case. */
 static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 {
 	PyObject *seq, *symbols = Py_None, *guards = Py_None;
 	const plan *p = o->plan->p;
 	br_modes ambient;
-	if (!PyArg_ParseTuple(args, "O|OO", &seq, &symbols, &guards))
+	uint32_t n, nguards = 0, nexternals = o->g->v.externals.n;
+	x->guards = NULL;
+	x->symbols = NULL;
+	if (!take(NULL, args, "O|OO", &seq, &symbols, &guards) || !take_array(&x->c, 'T', seq, &x->inputs, &n) ||
+	    (guards != Py_None && !take_array(&x->c, 'T', guards, &x->guards, &nguards)))
 		return false;
-	if (symbols != Py_None && (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != given_symbols(p))) {
-		PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
-		return false;
+	if (symbols != Py_None) {
+		if (!PyList_Check(symbols) || PyList_GET_SIZE(symbols) != given_symbols(p)) {
+			PyErr_Format(PyExc_TypeError, "a list with the value of every symbol is needed");
+			return false;
+		}
+		if (!(x->symbols = symbol_array(&x->c, p, symbols)))
+			return false;
 	}
-	x->inputs = tensor_array(seq, &x->n);
-	if (!x->inputs)
-		return false;
-	if (guards != Py_None && !(x->guards = tensor_array(guards, &x->nguards)))
-		return false;
-	x->symbols = symbols == Py_None ? NULL : symbol_array(p, symbols);
-	if (PyErr_Occurred())
-		return false;
-	x->externals = PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->externals);
-	x->counters = o->counters ? PyMem_Calloc(o->g->v.externals.n + 1, sizeof *x->counters) : NULL;
-	x->outputs = PyMem_Calloc(o->g->outputs.n + 1, sizeof *x->outputs);
-	x->numbers = PyMem_Calloc(o->g->out_numbers.n + 1, sizeof *x->numbers);
-	if (!x->externals || (o->counters && !x->counters) || !x->outputs || !x->numbers ||
-	    (symbols != Py_None && !x->symbols))
-		return PyErr_NoMemory() != NULL;
-	clv_status st = check_call(o, x->n);
-	if (st == CLV_OK && o->from_inputs)
-		st = checks_inputs(o->modules, seq);
-	if (st != CLV_OK)
-		return raise_status(st) != NULL;
-	if (!gather_externals(o, x->externals))
+	x->externals = tensor_room(&x->c, nexternals);
+	x->counters = o->counters ? tensor_room(&x->c, nexternals) : NULL;
+	x->outputs = call_room(&x->c, o->g->outputs.n, sizeof *x->outputs);
+	x->numbers = call_room(&x->c, o->g->out_numbers.n, sizeof *x->numbers);
+	if (PyErr_Occurred() || !ok_or_raise(check_call(o, n)) ||
+	    (o->from_inputs && !ok_or_raise(checks_inputs(o->modules, seq))) || !gather_externals(o, x->externals))
 		return false;
 	if (x->counters)
 		gather_counters(o, x->counters);
@@ -478,7 +424,7 @@ static bool prepare(ProgramObject *o, PyObject *args, Prepared *x)
 	                  .numbers = x->numbers,
 	                  .symbols = x->symbols,
 	                  .guards = x->guards,
-	                  .nguards = (uint32_t)x->nguards,
+	                  .nguards = nguards,
 	                  .grad = ambient.grad,
 	                  .python = o->plan->calls ? call_python : NULL,
 	                  .python_ctx = o->plan};
@@ -490,73 +436,64 @@ PlanObject *program_plan(PyObject *program)
 	return ((ProgramObject *)program)->plan;
 }
 
-br_tensor **program_externals(PyObject *program, Py_ssize_t *n)
+br_tensor **program_externals(call *c, PyObject *program)
 {
 	ProgramObject *o = (ProgramObject *)program;
 	const view *v = &o->g->v;
-	clv_status st = check_model(o->plan, o->modules);
-	if (st != CLV_OK)
-		return (br_tensor **)raise_status(st);
-	*n = o->plan->p->values.n;
-	br_tensor **found = PyMem_Calloc(v->externals.n + 1, sizeof *found),
-			  **out = PyMem_Calloc((size_t)*n + 1, sizeof *out);
-	bool ok = found && out ? gather_externals(o, found) : PyErr_NoMemory() != NULL;
-	for (uint32_t i = 0; found && out && i < v->externals.n; i++)
-		out[v->externals.at[i]] = found[i];
-	PyMem_Free(found);
-	if (ok)
-		return out;
-	tensors_free(out, *n);
-	return NULL;
+	if (!ok_or_raise(check_model(o->plan, o->modules)))
+		return NULL;
+	br_tensor **found = tensor_room(c, v->externals.n), **out = found ? tensor_room(c, o->plan->p->values.n) : NULL;
+	if (!out || !gather_externals(o, found))
+		return NULL;
+	for (uint32_t i = 0; i < v->externals.n; i++)
+		out[v->externals.at[i]] = found[i] ? br_ref(found[i]) : NULL;
+	return out;
+}
+
+static clv_status run_program(ProgramObject *o, run_spec *r)
+{
+	r->over = handover_enter();
+	clv_status st = program_run(o->g, r);
+	handover_leave(r->over);
+	return st;
 }
 
 /* run(tensors, symbols=None, guards=None) -> tuple of tensors, and of the numbers of the output that follow the sizes;
    symbols: list of ints, else read off the tensors */
 static PyObject *program_py_run(ProgramObject *o, PyObject *args)
 {
-	Prepared x = {0};
-	PyObject *result = NULL;
-	if (prepare(o, args, &x)) {
-		clv_status st;
-		Py_BEGIN_ALLOW_THREADS;
-		x.r.over = handover_enter();
-		st = program_run(o->g, &x.r);
-		handover_leave(x.r.over);
-		Py_END_ALLOW_THREADS;
-		result = st == CLV_OK
-		             ? wrap_outputs(x.outputs, o->g->outputs.n, x.numbers, o->g->out_places.at, o->g->out_places.n)
-		             : raise_status(st);
-	}
-	prepared_free(o, &x);
-	return result;
+	Prepared x;
+	call_begin(&x.c); /* the rest is set where it is gathered */
+	PyObject *out = NULL;
+	if (prepare(o, args, &x) && ok_or_raise(UNLOCKED(run_program(o, &x.r))))
+		out = wrap_outputs(x.outputs, o->g->outputs.n, x.numbers, o->g->out_places.at, o->g->out_places.n);
+	return call_end(&x.c, out);
 }
 
 /* check_run(tensors, symbols=None) -> tensors from outside share no memory that they did not share at capture, as far as
    that matters; raises what run would before its first operator */
 static PyObject *program_py_check_run(ProgramObject *o, PyObject *args)
 {
-	Prepared x = {0};
-	PyObject *result = NULL;
-	if (prepare(o, args, &x)) {
-		clv_status st = program_check_run(o->g, &x.r);
-		result = st == CLV_OK ? PyBool_FromLong(program_is_apart(o->g, &x.r)) : raise_status(st);
-	}
-	prepared_free(o, &x);
-	return result;
+	Prepared x;
+	call_begin(&x.c); /* the rest is set where it is gathered */
+	bool ok = prepare(o, args, &x) && ok_or_raise(program_check_run(o->g, &x.r));
+	return call_end(&x.c, ok ? PyBool_FromLong(program_is_apart(o->g, &x.r)) : NULL);
+}
+
+/* The tensors that go into the part, as many as it takes. */
+static bool take_inputs(ProgramObject *o, call *c, PyObject *args, br_tensor ***inputs)
+{
+	uint32_t n, want = o->g->v.inputs.n;
+	return take(c, args, "T", inputs, &n) &&
+	       (n == want || ok_or_raise(fail(CLV_E_INPUT, "%u tensors are needed, %u were given", want, n)));
 }
 
 /* check(tensors): raises what run would raise about its inputs */
-static PyObject *program_py_check(ProgramObject *o, PyObject *seq)
+static PyObject *program_py_check(ProgramObject *o, PyObject *args)
 {
-	Py_ssize_t n;
-	br_tensor **inputs = tensor_array(seq, &n);
-	if (!inputs)
-		return NULL;
-	clv_status st = (uint32_t)n == o->g->v.inputs.n
-	                    ? program_check_inputs(o->g, inputs)
-	                    : fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
-	tensors_free(inputs, n);
-	return none_or_raise(st);
+	call c = {0};
+	br_tensor **inputs;
+	return call_end(&c, take_inputs(o, &c, args, &inputs) ? none_or_raise(program_check_inputs(o->g, inputs)) : NULL);
 }
 
 /* check_model(): raises what run would about the model and the modes around the call */
@@ -588,12 +525,11 @@ static PyObject *program_py_state(ProgramObject *o, PyObject *unused)
 	for (uint32_t i = 0; out && i < v->externals.n; i++) {
 		value_id id = v->externals.at[i];
 		const value *x = &p->values.at[id];
-		if (!o->bindings[i].holder)
+		if (!o->bindings[i])
 			continue;
 		const char *kind = x->kind == VALUE_PARAM ? "param" : x->kind == VALUE_BUFFER ? "buffer" : "attr";
-		list_push(&out,
-		          Py_BuildValue("(ssNN)", plan_s(p, x->name), kind, PyBool_FromLong((x->flags & VALUE_TRAINABLE) != 0),
-		                        PyBool_FromLong(written[alias_root(p, id)])));
+		list_push(&out, Py_BuildValue("(ssOO)", plan_s(p, x->name), kind, truth((x->flags & VALUE_TRAINABLE) != 0),
+		                              truth(written[alias_root(p, id)])));
 	}
 	mem_free(written);
 	return out;
@@ -604,11 +540,11 @@ static PyObject *program_py_counters(ProgramObject *o, PyObject *unused)
 	const view *v = &o->g->v;
 	PyObject *out = PyDict_New();
 	for (uint32_t i = 0; out && o->counters && i < v->externals.n; i++) {
-		const Binding *b = &o->counters[i];
-		if (!b->holder)
-			continue;
+		PyObject *pair = o->counters[i];
 		const char *name = plan_s(v->p, v->p->values.at[v->externals.at[i]].name);
-		dict_put(&out, name, Py_BuildValue("(NOO)", counter_name(name), b->holder, b->key));
+		if (pair)
+			dict_put(&out, name,
+			         Py_BuildValue("(NOO)", counter_name(name), PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1)));
 	}
 	return out;
 }
@@ -617,114 +553,83 @@ static PyObject *program_py_counters(ProgramObject *o, PyObject *unused)
 static PyObject *program_py_rebinds(ProgramObject *o, PyObject *unused)
 {
 	const view *v = &o->g->v;
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < v->rebinds.n; i++) {
-		value_id target = v->p->rebinds.at[v->rebinds.at[i]].target;
-		list_push(&out, PyUnicode_FromString(plan_s(v->p, v->p->values.at[target].name)));
-	}
+	const plan *p = v->p;
+	LIST(out, v->rebinds.n, PyUnicode_FromString(plan_s(p, p->values.at[p->rebinds.at[v->rebinds.at[i]].target].name)));
 	return out;
 }
 
-/* The shape of a value as a tuple of texts: ("B", "64"). */
-static PyObject *shape_texts(const plan *p, const value *x)
+static PyObject *dim_text(const plan *p, expr_id e)
 {
-	PyObject *shape = PyTuple_New(x->ndim);
-	for (uint32_t d = 0; shape && d < x->ndim; d++) {
-		strbuf b = STRBUF_INIT;
-		expr_print(p, p->dims.at[x->shape + d], &b);
-		PyObject *text = PyUnicode_FromStringAndSize(b.at, (Py_ssize_t)b.n);
-		strbuf_free(&b);
-		if (text)
-			PyTuple_SET_ITEM(shape, d, text);
-		else
-			Py_CLEAR(shape);
-	}
-	return shape;
+	strbuf b = STRBUF_INIT;
+	expr_print(p, e, &b);
+	return take_text(CLV_OK, &b);
+}
+
+/* (dtype, shape as texts: ("B", "64"), device, requires grad) */
+static PyObject *schema_of(const plan *p, const value *x)
+{
+	LIST(shape, x->ndim, dim_text(p, p->dims.at[x->shape + i]));
+	return Py_BuildValue("(sNsO)", dtype_name((dtype)x->dtype), as_tuple(shape), plan_s(p, x->device),
+	                     truth((x->flags & VALUE_GRAD) != 0));
 }
 
 PyObject *values_schema(const plan *p, const value_id *v, uint32_t n)
 {
-	PyObject *out = PyList_New(n);
-	for (uint32_t i = 0; out && i < n; i++) {
-		const value *x = &p->values.at[v[i]];
-		PyObject *item = Py_BuildValue("(sNsN)", dtype_name((dtype)x->dtype), shape_texts(p, x), plan_s(p, x->device),
-		                               PyBool_FromLong((x->flags & VALUE_GRAD) != 0));
-		if (!item)
-			Py_CLEAR(out);
-		else
-			PyList_SET_ITEM(out, i, item);
-	}
+	LIST(out, n, schema_of(p, &p->values.at[v[i]]));
 	return out;
 }
 
 /* schema(inputs=False) -> list of (dtype, shape, device, requires grad) of the outputs, or of the inputs */
 static PyObject *program_py_schema(ProgramObject *o, PyObject *args)
 {
-	int inputs = 0;
-	if (!PyArg_ParseTuple(args, "|p", &inputs))
+	bool inputs = false;
+	if (!take(NULL, args, "|p", &inputs))
 		return NULL;
 	return inputs ? values_schema(o->g->p, o->g->v.inputs.at, o->g->v.inputs.n)
 	              : values_schema(o->g->p, o->g->outputs.at, program_given(o->g));
 }
 
 /* symbols(tensors) -> the values of the plan's symbols in a call, as run takes them */
-static PyObject *program_py_symbols(ProgramObject *o, PyObject *seq)
+static PyObject *program_py_symbols(ProgramObject *o, PyObject *args)
 {
+	call c = {0};
 	const plan *p = o->g->p;
-	run_spec r = {0};
-	Py_ssize_t n = 0;
-	br_tensor **inputs = tensor_array(seq, &n);
-	int64_t *syms = inputs ? PyMem_Calloc(p->symbols.n + 1, sizeof *syms) : NULL;
-	PyObject *out = NULL;
-	if (syms) {
-		r.inputs = inputs;
-		clv_status st = (uint32_t)n == o->g->v.inputs.n
-		                    ? program_symbols(o->g, &r, syms)
-		                    : fail(CLV_E_INPUT, "%u tensors are needed, %zd were given", o->g->v.inputs.n, n);
-		out = st == CLV_OK ? int_list(syms, given_symbols(p)) : raise_status(st);
-	}
-	if (inputs)
-		tensors_free(inputs, n);
-	PyMem_Free(syms);
-	return out;
+	br_tensor **inputs;
+	if (!take_inputs(o, &c, args, &inputs))
+		return call_end(&c, NULL);
+	const run_spec r = {.inputs = inputs};
+	int64_t *syms = call_room(&c, p->symbols.n, sizeof *syms);
+	bool ok = syms && ok_or_raise(program_symbols(o->g, &r, syms));
+	return call_end(&c, ok ? int_list(syms, given_symbols(p)) : NULL);
+}
+
+static PyObject *size_at(const plan *p, expr_id e, const int64_t *syms)
+{
+	int64_t n;
+	return ok_or_raise(expr_eval(p, e, syms, &n)) ? PyLong_FromLongLong(n) : NULL;
 }
 
 static PyObject *shape_at(const plan *p, const value *x, const int64_t *syms)
 {
-	PyObject *shape = PyTuple_New(x->ndim);
-	for (uint32_t d = 0; shape && d < x->ndim; d++) {
-		int64_t n;
-		clv_status st = expr_eval(p, p->dims.at[x->shape + d], syms, &n);
-		PyObject *size = st == CLV_OK ? PyLong_FromLongLong(n) : raise_status(st);
-		if (size)
-			PyTuple_SET_ITEM(shape, d, size);
-		else
-			Py_CLEAR(shape);
-	}
-	return shape;
+	LIST(shape, x->ndim, size_at(p, p->dims.at[x->shape + i], syms));
+	return as_tuple(shape);
 }
 
 /* shapes(inputs, symbols) -> the shapes of inputs or outputs where the symbols have these values */
 static PyObject *program_py_shapes(ProgramObject *o, PyObject *args)
 {
-	int inputs;
+	call c = {0};
+	bool inputs;
 	PyObject *given;
-	if (!PyArg_ParseTuple(args, "pO!", &inputs, &PyList_Type, &given))
-		return NULL;
 	const plan *p = o->g->p;
-	int64_t *syms = symbol_array(p, given);
-	uint32_t n = inputs ? o->g->v.inputs.n : program_given(o->g);
+	if (!take(NULL, args, "p[", &inputs, &given))
+		return NULL;
+	int64_t *syms = symbol_array(&c, p, given);
 	const value_id *v = inputs ? o->g->v.inputs.at : o->g->outputs.at;
-	PyObject *out = syms && !PyErr_Occurred() ? PyList_New(n) : NULL;
-	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *shape = shape_at(p, &p->values.at[v[i]], syms);
-		if (shape)
-			PyList_SET_ITEM(out, i, shape);
-		else
-			Py_CLEAR(out);
-	}
-	PyMem_Free(syms);
-	return out;
+	if (!syms)
+		return call_end(&c, NULL);
+	LIST(out, inputs ? o->g->v.inputs.n : program_given(o->g), shape_at(p, &p->values.at[v[i]], syms));
+	return call_end(&c, out);
 }
 
 /* Where a tensor lies; and what it is, if it may be a number of the host, which goes into a graph by value. */
@@ -763,44 +668,21 @@ static clv_status ready_for_graph(ProgramObject *o, const Prepared *x, br_tensor
 	return program_prepare(o->g, &r, generation);
 }
 
-/* Takes over the tensors. */
-static PyObject *wrap_tensors(br_tensor **t, uint32_t n)
-{
-	PyObject *out = PyTuple_New(n);
-	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *x = py_wrap(t[i]);
-		t[i] = NULL;
-		if (x)
-			PyTuple_SET_ITEM(out, i, x);
-		else
-			Py_CLEAR(out);
-	}
-	return out;
-}
-
 /* before_graph(tensors, symbols=None) -> (which tensors of the model a run would read, how often what runs reuse was made of
    them, what the guards that ran give to the rest) */
 static PyObject *program_py_before_graph(ProgramObject *o, PyObject *args)
 {
-	Prepared x = {0};
-	PyObject *result = NULL;
+	Prepared x;
+	call_begin(&x.c); /* the rest is set where it is gathered */
 	uint64_t mark = 0, generation = 0;
 	uint32_t n = o->g->optimizer ? optimizer_guards(o->g->optimizer) : 0;
-	br_tensor **guards = PyMem_Calloc(n + 1, sizeof *guards);
-	if (!guards)
-		return PyErr_NoMemory();
-	if (prepare(o, args, &x)) {
-		clv_status st;
-		Py_BEGIN_ALLOW_THREADS;
-		st = ready_for_graph(o, &x, guards, n, &mark, &generation);
-		Py_END_ALLOW_THREADS;
-		PyObject *made = st == CLV_OK ? wrap_tensors(guards, n) : raise_status(st);
-		if (made)
-			result = Py_BuildValue("(KKN)", (unsigned long long)mark, (unsigned long long)generation, made);
-	}
-	tensors_free(guards, n);
-	prepared_free(o, &x);
-	return result;
+	br_tensor **guards = tensor_room(&x.c, n);
+	if (!guards || !prepare(o, args, &x) ||
+	    !ok_or_raise(UNLOCKED(ready_for_graph(o, &x, guards, n, &mark, &generation))))
+		return call_end(&x.c, NULL);
+	LIST(made, n, py_wrap(guards[i] ? br_ref(guards[i]) : NULL));
+	return call_end(&x.c,
+	                Py_BuildValue("(KKN)", (unsigned long long)mark, (unsigned long long)generation, as_tuple(made)));
 }
 
 /* effects() -> as Plan.effects, of what every run does */
@@ -825,10 +707,7 @@ static PyObject *program_py_optimizations(ProgramObject *o, PyObject *unused)
 	strbuf report = STRBUF_INIT, text = STRBUF_INIT;
 	if (!o->g->optimizer && !o->g->native)
 		Py_RETURN_NONE;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS; /* waits for a run that chooses, which may call Python */
-	st = program_report(o->g, &report);
-	Py_END_ALLOW_THREADS;
+	clv_status st = UNLOCKED(program_report(o->g, &report)); /* waits for a run that chooses, which may call Python */
 	const optimized_plan *made = o->g->optimizer ? optimizer_plan(o->g->optimizer) : NULL;
 	if (made)
 		plan_print(made->p, &text);
@@ -855,45 +734,9 @@ static PyObject *program_py_memory(ProgramObject *o, PyObject *unused)
 	                     (unsigned long long)c.bytes, "bound", (unsigned long long)c.bound);
 }
 
-static PyMethodDef program_methods[] = {
-	{"run", (PyCFunction)program_py_run, METH_VARARGS, "run(tensors, symbols=None, guards=None) -> tuple of tensors"},
-	{"check_run", (PyCFunction)program_py_check_run, METH_VARARGS,
-     "check_run(tensors, symbols=None) -> they, and the model's tensors, are on memory of their own as at capture. "
-     "Raises "
-     "what run would before its first operator"},
-	{"check", (PyCFunction)program_py_check, METH_O, "check(tensors): raises what run would about its inputs"},
-	{"check_model", (PyCFunction)program_py_check_model, METH_NOARGS, "check_model(): as check, about the model"},
-	{"inputs", (PyCFunction)program_py_inputs, METH_NOARGS, "inputs() -> labels"},
-	{"outputs", (PyCFunction)program_py_outputs, METH_NOARGS, "outputs() -> labels"},
-	{"state", (PyCFunction)program_py_state, METH_NOARGS, "state() -> list of (name, kind, trainable, written)"},
-	{"counters", (PyCFunction)program_py_counters, METH_NOARGS,
-     "counters() -> {name: (counter, dict, key)} of buffers that are written without a new version, and what counts "
-     "it"},
-	{"rebinds", (PyCFunction)program_py_rebinds, METH_NOARGS,
-     "rebinds() -> names of what the last tensors of run become"},
-	{"schema", (PyCFunction)program_py_schema, METH_VARARGS,
-     "schema(inputs=False) -> list of (dtype, shape, device, requires grad)"},
-	{"symbols", (PyCFunction)program_py_symbols, METH_O, "symbols(tensors) -> list of values"},
-	{"segments", (PyCFunction)program_py_segments, METH_NOARGS,
-     "segments() -> list of (first, end, back end, reason or None, runs, runs on the tape)"},
-	{"optimizations", (PyCFunction)program_py_optimizations, METH_NOARGS,
-     "optimizations() -> (report, text of the plan that runs, or None), or None"},
-	{"memory", (PyCFunction)program_py_memory, METH_NOARGS,
-     "memory() -> {count: number} of the last run that had its memory from a pool, or None"},
-	{"before_graph", (PyCFunction)program_py_before_graph, METH_VARARGS,
-     "before_graph(tensors, symbols=None) -> (two numbers that change when a graph of what every run does would read "
-     "other "
-     "tensors, tensors that run takes as its third argument). Raises what run would before its first operator"},
-	{"effects", (PyCFunction)program_py_effects, METH_NOARGS, "effects() -> {effect: node} of what every run does"},
-	{"ask", (PyCFunction)program_py_ask, METH_NOARGS, "ask() -> the next run chooses among optimizations"},
-	{"shapes", (PyCFunction)program_py_shapes, METH_VARARGS, "shapes(inputs, symbols) -> list of shapes"},
-	{NULL, NULL, 0, NULL}};
-
-PyTypeObject ProgramType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Program",
-                            .tp_basicsize = sizeof(ProgramObject),
-                            .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                            .tp_traverse = (traverseproc)program_py_traverse,
-                            .tp_clear = (inquiry)program_py_clear,
-                            .tp_new = program_py_new,
-                            .tp_dealloc = (destructor)program_py_dealloc,
-                            .tp_methods = program_methods};
+METHODS(program_py, TAKES(program_py, run), TAKES(program_py, check_run), TAKES(program_py, check),
+        GIVES(program_py, check_model), GIVES(program_py, inputs), GIVES(program_py, outputs), GIVES(program_py, state),
+        GIVES(program_py, counters), GIVES(program_py, rebinds), TAKES(program_py, schema), TAKES(program_py, symbols),
+        GIVES(program_py, segments), GIVES(program_py, optimizations), GIVES(program_py, memory),
+        TAKES(program_py, before_graph), GIVES(program_py, effects), GIVES(program_py, ask), TAKES(program_py, shapes));
+TYPE(Program, ProgramObject, program_py, Py_TPFLAGS_HAVE_GC, .tp_new = program_py_new, COLLECTED(program_py));

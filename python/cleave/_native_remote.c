@@ -1,31 +1,32 @@
-/* Remote: a client of a server. Link: which way to divide a call is fastest over a link. */
+/* Remote: a client of a server. Follower: a model whose calls run here,
+ * on a server or in part on both, whichever is fastest over the link now. */
 #include "_native.h"
 
 #include "remote/remote.h"
 
-typedef struct RemoteObject {
-	PyObject_HEAD
-	clv_remote *r;
-} RemoteObject;
-
 /* A server that is away or talks nonsense has a class of its own; a model that it has not is a wrong argument. */
 PyObject *raise_remote(clv_status st)
 {
-	if (st != CLV_E_IO && st != CLV_E_PARSE && st != CLV_E_NOT_FOUND)
-		return raise_status(st);
-	PyErr_SetString(error_class(st == CLV_E_NOT_FOUND ? CLV_E_INVALID : E_REMOTE), clv_last_error());
-	return NULL;
+	return raise_as(st == CLV_E_NOT_FOUND ? CLV_E_INVALID : st == CLV_E_IO || st == CLV_E_PARSE ? E_REMOTE : (long)st);
 }
+
+PyObject *none_or_raise_remote(clv_status st)
+{
+	return st == CLV_OK ? Py_NewRef(Py_None) : raise_remote(st);
+}
+
+/* Its threads may wait for Python. */
+static void free_remote(clv_remote *r)
+{
+	(void)UNLOCKED((clv_remote_free(r), CLV_OK));
+}
+
+HANDLE(Remote, RemoteObject, clv_remote, remote_py, free_remote)
 
 bool remote_arguments(PyObject *args, const char **url, clv_remote_options *o)
 {
-	int insecure, lazy;
-	if (!PyArg_ParseTuple(args, "szzzzddiipp", url, &o->token, &o->ca, &o->cert, &o->key, &o->timeout,
-	                      &o->connect_timeout, &o->retries, &o->connections, &insecure, &lazy))
-		return false;
-	o->insecure = insecure != 0;
-	o->lazy = lazy != 0;
-	return true;
+	return take(NULL, args, "szzzzddiipp", url, &o->token, &o->ca, &o->cert, &o->key, &o->timeout, &o->connect_timeout,
+	            &o->retries, &o->connections, &o->insecure, &o->lazy);
 }
 
 /* Remote(url, token, ca, cert, key, timeout, connect_timeout, retries, connections, insecure, lazy) */
@@ -34,62 +35,34 @@ static PyObject *remote_py_new(PyTypeObject *type, PyObject *args, PyObject *kwa
 	clv_remote_options o = CLV_REMOTE_OPTIONS_INIT;
 	const char *url;
 	clv_remote *r = NULL;
-	clv_status st;
 	if (!remote_arguments(args, &url, &o))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_remote_connect(url, &o, &r);
-	Py_END_ALLOW_THREADS
-	if (st != CLV_OK)
-		return raise_remote(st);
-	RemoteObject *self = (RemoteObject *)type->tp_alloc(type, 0);
-	if (self)
-		self->r = r;
-	else
-		clv_remote_free(r);
-	return (PyObject *)self;
-}
-
-clv_remote *remote_of(PyObject *o)
-{
-	return ((RemoteObject *)o)->r;
-}
-
-static void remote_py_dealloc(RemoteObject *o)
-{
-	Py_BEGIN_ALLOW_THREADS
-	clv_remote_free(o->r);
-	Py_END_ALLOW_THREADS
-	Py_TYPE(o)->tp_free((PyObject *)o);
+	clv_status st = UNLOCKED(clv_remote_connect(url, &o, &r));
+	return st == CLV_OK ? remote_py_wrap(r) : raise_remote(st);
 }
 
 static PyObject *remote_py_metadata(RemoteObject *o, PyObject *unused)
 {
 	const char *text = NULL;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_remote_metadata(o->r, &text);
-	Py_END_ALLOW_THREADS
+	clv_status st = UNLOCKED(clv_remote_metadata(o->of, &text));
 	return st == CLV_OK ? PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace") : raise_remote(st);
 }
 
 static PyObject *remote_py_inputs(RemoteObject *o, PyObject *unused)
 {
-	return ports_to(o->r->ports[0], o->r->nports[0]);
+	return ports_to(o->of->ports[0], o->of->nports[0]);
 }
 
 static PyObject *remote_py_outputs(RemoteObject *o, PyObject *unused)
 {
-	return ports_to(o->r->ports[1], o->r->nports[1]);
+	return ports_to(o->of->ports[1], o->of->nports[1]);
 }
 
+/* ping() -> seconds of a round trip */
 static PyObject *remote_py_ping(RemoteObject *o, PyObject *unused)
 {
 	double seconds = 0;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_remote_ping(o->r, &seconds);
-	Py_END_ALLOW_THREADS
+	clv_status st = UNLOCKED(clv_remote_ping(o->of, &seconds));
 	return st == CLV_OK ? PyFloat_FromDouble(seconds) : raise_remote(st);
 }
 
@@ -99,188 +72,149 @@ PyObject *times_to(const clv_remote_times *t)
 	                     t->decode, t->total, (long long)t->sent_bytes, (long long)t->received_bytes, t->tries);
 }
 
-PyObject *result_to(clv_tensor **outputs, uint32_t n, const clv_remote_times *t)
+static PyObject *ask_server(RemoteObject *o, const remote_call *asked)
 {
-	PyObject *list = PyList_New(0);
-	for (uint32_t i = 0; i < n; i++) {
-		if (list)
-			list_push(&list, core_wrap(outputs[i]));
-		else
-			clv_tensor_free(outputs[i]);
-	}
-	return list ? Py_BuildValue("(NN)", list, times_to(t)) : NULL;
-}
-
-static PyObject *ask_server(RemoteObject *o, const remote_call *c)
-{
+	call c = {0};
 	const char *metadata;
 	clv_remote_times t = {.size = sizeof t};
-	clv_tensor **outputs = NULL;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_remote_metadata(o->r, &metadata); /* says how many outputs there are */
-	Py_END_ALLOW_THREADS
-	uint32_t n = clv_remote_output_count(o->r);
-	if (st == CLV_OK && !(outputs = PyMem_Calloc((size_t)n + 1, sizeof *outputs)))
-		return PyErr_NoMemory();
-	if (st == CLV_OK) {
-		Py_BEGIN_ALLOW_THREADS
-		st = remote_run(o->r, c, outputs, n, &t);
-		Py_END_ALLOW_THREADS
-	}
-	PyObject *out = st == CLV_OK ? result_to(outputs, n, &t) : raise_remote(st);
-	PyMem_Free(outputs);
-	return out;
+	clv_status st = UNLOCKED(clv_remote_metadata(o->of, &metadata)); /* says how many outputs there are */
+	uint32_t n = clv_remote_output_count(o->of);
+	clv_tensor **outputs = call_tensors(&c, n);
+	if (!outputs)
+		return NULL;
+	if (st == CLV_OK)
+		st = UNLOCKED(remote_run(o->of, asked, outputs, n, &t));
+	return call_end(&c, st == CLV_OK ? Py_BuildValue("(NN)", core_list(outputs, n), times_to(&t)) : raise_remote(st));
 }
 
 /* run_boundary(bytes) -> (outputs, times) */
 static PyObject *remote_py_run_boundary(RemoteObject *o, PyObject *args)
 {
-	Py_buffer data;
-	if (!PyArg_ParseTuple(args, "y*", &data))
-		return NULL;
-	PyObject *out = ask_server(o, &(remote_call){.data = data.buf, .n = (size_t)data.len});
-	PyBuffer_Release(&data);
-	return out;
+	call c = {0};
+	remote_call asked = {0};
+	return call_end(&c, take(&c, args, "B", &asked.data, &asked.n) ? ask_server(o, &asked) : NULL);
 }
 
 /* run(tensors) -> (outputs, times) */
-static PyObject *remote_py_run(RemoteObject *o, PyObject *tensors)
+static PyObject *remote_py_run(RemoteObject *o, PyObject *args)
 {
-	Py_ssize_t n;
-	clv_tensor **inputs = core_array(tensors, &n);
-	if (!inputs)
-		return NULL;
-	PyObject *out = ask_server(o, &(remote_call){.inputs = (const clv_tensor *const *)inputs, .ninputs = (uint32_t)n});
-	core_free(inputs, n);
-	return out;
+	call c = {0};
+	remote_call asked = {0};
+	return call_end(&c, take(&c, args, "C", &asked.inputs, &asked.ninputs) ? ask_server(o, &asked) : NULL);
 }
 
-static PyMethodDef remote_methods[] = {
-	{"metadata", (PyCFunction)remote_py_metadata, METH_NOARGS, "what the server says of the model, as JSON"},
-	{"inputs", (PyCFunction)remote_py_inputs, METH_NOARGS, "(name, dtype, dims, device) of the inputs"},
-	{"outputs", (PyCFunction)remote_py_outputs, METH_NOARGS, "the same of the outputs"},
-	{"ping", (PyCFunction)remote_py_ping, METH_NOARGS, "seconds of a round trip"},
-	{"run_boundary", (PyCFunction)remote_py_run_boundary, METH_VARARGS, "run_boundary(bytes): outputs and times"},
-	{"run", (PyCFunction)remote_py_run, METH_O, "run(tensors): outputs and times"},
-	{NULL, NULL, 0, NULL}};
-
-PyTypeObject RemoteType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Remote",
-                           .tp_basicsize = sizeof(RemoteObject),
-                           .tp_flags = Py_TPFLAGS_DEFAULT,
-                           .tp_new = remote_py_new,
-                           .tp_dealloc = (destructor)remote_py_dealloc,
-                           .tp_methods = remote_methods};
+METHODS(remote_py, GIVES(remote_py, metadata), GIVES(remote_py, inputs), GIVES(remote_py, outputs),
+        GIVES(remote_py, ping), TAKES(remote_py, run_boundary), TAKES(remote_py, run));
+TYPE(Remote, RemoteObject, remote_py, 0, .tp_new = remote_py_new);
 
 /* ---- links ------------------------------------------------------------------------------------------------------ */
 
-typedef struct LinkObject {
-	PyObject_HEAD
-	clv_link *l;
-	uint32_t n;
-} LinkObject;
-
-static bool read_way(PyObject *from, clv_way *w)
+/* choose_way([(name, remote, here, there, codec, sent, received)], gain, rtt, rate) -> the way that is taken over such a link */
+PyObject *choose_way_py(PyObject *self, PyObject *args)
 {
-	int remote;
-	long long sent, received;
-	*w = (clv_way){.size = sizeof *w};
-	if (!PyTuple_Check(from) ||
-	    !PyArg_ParseTuple(from, "spdddLL", &w->name, &remote, &w->here, &w->there, &w->codec, &sent, &received)) {
-		if (!PyErr_Occurred())
-			PyErr_SetString(PyExc_TypeError, "a way is a tuple");
-		return false;
-	}
-	w->remote = remote != 0;
-	w->sent = sent;
-	w->received = received;
-	return true;
-}
-
-/* Link([(name, remote, here, there, codec, sent, received)], gain, rtt, rate, away) */
-static PyObject *link_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
+	call c = {0};
 	PyObject *list;
 	clv_link_options o = CLV_LINK_OPTIONS_INIT;
 	clv_link *l = NULL;
-	if (!PyArg_ParseTuple(args, "O!dddd", &PyList_Type, &list, &o.gain, &o.rtt, &o.rate, &o.away))
+	if (!take(NULL, args, "[ddd", &list, &o.gain, &o.rtt, &o.rate))
 		return NULL;
 	uint32_t n = (uint32_t)PyList_GET_SIZE(list);
-	clv_way *ways = PyMem_Calloc((size_t)n + 1, sizeof *ways);
+	clv_way *ways = call_room(&c, n, sizeof *ways);
 	bool good = ways != NULL;
-	for (uint32_t i = 0; good && i < n; i++)
-		good = read_way(PyList_GET_ITEM(list, i), &ways[i]);
-	clv_status st = good ? clv_link_new(ways, n, &o, &l) : CLV_OK;
-	PyMem_Free(ways);
-	if (!good)
-		return PyErr_Occurred() ? NULL : PyErr_NoMemory();
-	if (st != CLV_OK)
-		return raise_status(st);
-	LinkObject *self = (LinkObject *)type->tp_alloc(type, 0);
-	if (!self) {
-		clv_link_free(l);
-		return NULL;
+	for (uint32_t i = 0; good && i < n; i++) {
+		clv_way *w = &ways[i];
+		w->size = sizeof *w;
+		good = take(NULL, PyList_GET_ITEM(list, i), "spdddLL", &w->name, &w->remote, &w->here, &w->there, &w->codec,
+		            &w->sent, &w->received);
 	}
-	self->l = l;
-	self->n = n;
-	return (PyObject *)self;
+	PyObject *out =
+		good && ok_or_raise(clv_link_new(ways, n, &o, &l)) ? PyLong_FromUnsignedLong(clv_link_choose(l)) : NULL;
+	clv_link_free(l);
+	return call_end(&c, out);
 }
 
-static void link_py_dealloc(LinkObject *o)
+/* ---- followers ------------------------------------------------------------------------------------------------------ */
+
+static void free_follower(clv_follower *f)
 {
-	clv_link_free(o->l);
-	Py_TYPE(o)->tp_free((PyObject *)o);
+	(void)UNLOCKED((clv_follower_free(f), CLV_OK));
 }
 
-/* tell(way, seconds of the work here or -1, times or None) */
-static PyObject *link_py_tell(LinkObject *o, PyObject *args)
+HANDLE(Follower, FollowerObject, clv_follower, follower_py, free_follower)
+
+/* Follower(arguments of Runtime, arguments of Remote, ways to compress or None, max_error, max_cuts, check, gain, away, look) */
+static PyObject *follower_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-	unsigned way;
-	double here;
-	PyObject *times;
-	clv_remote_times t = {.size = sizeof t};
-	long long sent = 0, received = 0;
-	if (!PyArg_ParseTuple(args, "IdO", &way, &here, &times))
-		return NULL;
-	bool none = times == Py_None;
-	if (!none && !PyArg_ParseTuple(times, "dddddddddLLI", &t.encode, &t.connect, &t.send, &t.wait, &t.queue, &t.compute,
-	                               &t.receive, &t.decode, &t.total, &sent, &received, &t.tries))
-		return NULL;
-	t.sent_bytes = sent;
-	t.received_bytes = received;
-	return none_or_raise(clv_link_tell(o->l, way, here, none ? NULL : &t));
+	call c = {0};
+	PyObject *runtime, *remote;
+	const char *url;
+	clv_artifact *a;
+	clv_runtime_options here = CLV_RUNTIME_OPTIONS_INIT;
+	clv_remote_options there = CLV_REMOTE_OPTIONS_INIT;
+	clv_link_options link = CLV_LINK_OPTIONS_INIT;
+	clv_follow_options o = CLV_FOLLOW_OPTIONS_INIT;
+	clv_follower *f = NULL;
+	if (!take(&c, args, "((Sdidddd", &runtime, &remote, &o.compress, &o.ncompress, &o.max_error, &o.max_cuts, &o.check,
+	          &link.gain, &link.away, &link.look) ||
+	    !runtime_arguments(runtime, &a, &here) || !remote_arguments(remote, &url, &there))
+		return call_end(&c, NULL);
+	o.remote = &there;
+	o.runtime = &here;
+	o.link = &link;
+	clv_status st = UNLOCKED(clv_follower_new(a, url, &o, &f));
+	return call_end(&c, st == CLV_OK ? follower_py_wrap(f) : raise_remote(st));
 }
 
-static PyObject *link_py_choose(LinkObject *o, PyObject *unused)
+/* run(tensors) -> ((outputs, times), way, whether the server had a part in it, seconds here, seconds) */
+static PyObject *follower_py_run(FollowerObject *o, PyObject *args)
 {
-	return PyLong_FromUnsignedLong(clv_link_choose(o->l));
+	call c = {0};
+	clv_tensor **inputs;
+	uint32_t n, noutputs = clv_runtime_output_count(clv_follower_runtime(o->of));
+	clv_followed how = {.size = sizeof how};
+	clv_tensor **outputs = call_tensors(&c, noutputs);
+	if (!outputs || !take(&c, args, "C", &inputs, &n))
+		return call_end(&c, NULL);
+	const clv_tensor *const *at = (const clv_tensor *const *)inputs;
+	clv_status st = UNLOCKED(clv_follower_run(o->of, at, n, outputs, noutputs, &how));
+	PyObject *out = st != CLV_OK ? raise_remote(st)
+	                             : Py_BuildValue("((NN)IOdd)", core_list(outputs, noutputs), times_to(&how.times),
+	                                             how.way, truth(how.remote), how.here, how.total);
+	return call_end(&c, out);
 }
 
-static PyObject *link_py_expect(LinkObject *o, PyObject *unused)
+static PyObject *way_to(clv_follower *f, uint32_t i)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < o->n; i++)
-		list_push(&out, PyFloat_FromDouble(clv_link_expect(o->l, i)));
+	clv_follow_state s = {.size = sizeof s};
+	clv_status st = clv_follower_way(f, i, &s);
+	return st == CLV_OK
+	           ? Py_BuildValue("(szzOddddLLdK)", s.name, s.cut, s.compress, truth(s.remote), s.seconds, s.here, s.there,
+	                           s.codec, (long long)s.sent, (long long)s.received, s.error, (unsigned long long)s.calls)
+	           : raise_status(st);
+}
+
+static PyObject *follower_py_ways(FollowerObject *o, PyObject *unused)
+{
+	LIST(out, clv_follower_count(o->of), way_to(o->of, i));
 	return out;
 }
 
-static PyObject *link_py_state(LinkObject *o, PyObject *unused)
+/* reason() -> why the last call to the server failed, or None */
+static PyObject *follower_py_reason(FollowerObject *o, PyObject *unused)
+{
+	char *text = NULL;
+	clv_status st = clv_follower_reason(o->of, &text);
+	return take_string(st, text);
+}
+
+/* link() -> (round trip, bytes per second) */
+static PyObject *follower_py_link(FollowerObject *o, PyObject *unused)
 {
 	double rtt, rate;
-	clv_link_state(o->l, &rtt, &rate);
+	clv_follower_link(o->of, &rtt, &rate);
 	return Py_BuildValue("(dd)", rtt, rate);
 }
 
-static PyMethodDef link_methods[] = {
-	{"tell", (PyCFunction)link_py_tell, METH_VARARGS, "tell(way, seconds here or -1, times or None)"},
-	{"choose", (PyCFunction)link_py_choose, METH_NOARGS, "the way for the next call"},
-	{"expect", (PyCFunction)link_py_expect, METH_NOARGS, "seconds of a call, for each way"},
-	{"state", (PyCFunction)link_py_state, METH_NOARGS, "(round trip, bytes per second)"},
-	{NULL, NULL, 0, NULL}};
-
-PyTypeObject LinkType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Link",
-                         .tp_basicsize = sizeof(LinkObject),
-                         .tp_flags = Py_TPFLAGS_DEFAULT,
-                         .tp_new = link_py_new,
-                         .tp_dealloc = (destructor)link_py_dealloc,
-                         .tp_methods = link_methods};
+METHODS(follower_py, TAKES(follower_py, run), GIVES(follower_py, ways), GIVES(follower_py, reason),
+        GIVES(follower_py, link));
+TYPE(Follower, FollowerObject, follower_py, 0, .tp_new = follower_py_new);

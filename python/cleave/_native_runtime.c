@@ -4,92 +4,35 @@
 #include "emit/emit.h"
 #include "runtime/runtime.h"
 
-typedef struct ArtifactObject {
-	PyObject_HEAD
-	artifact *a;
-} ArtifactObject;
-
-typedef struct RuntimeObject {
-	PyObject_HEAD
-	runtime *r;
-} RuntimeObject;
-
 /* ---- artifacts -------------------------------------------------------------------------------------------------- */
 
-static void artifact_py_dealloc(ArtifactObject *o)
-{
-	artifact_free(o->a);
-	Py_TYPE(o)->tp_free((PyObject *)o);
-}
-
-artifact *artifact_of(PyObject *o)
-{
-	return ((ArtifactObject *)o)->a;
-}
+HANDLE(Artifact, ArtifactObject, artifact, artifact_py, artifact_free)
 
 PyObject *artifact_object(artifact *a)
 {
-	ArtifactObject *o = (ArtifactObject *)ArtifactType.tp_alloc(&ArtifactType, 0);
-	if (o)
-		o->a = a;
-	else
-		artifact_free(a);
-	return (PyObject *)o;
+	return artifact_py_wrap(a);
 }
 
 /* What the file itself is wrong about has a class of its own. */
 static PyObject *raise_artifact(clv_status st)
 {
-	if (st != CLV_E_PARSE && st != CLV_E_VERIFY)
-		return raise_status(st);
-	PyErr_SetString(error_class(E_ARTIFACT), clv_last_error());
-	return NULL;
+	return raise_as(st == CLV_E_PARSE || st == CLV_E_VERIFY ? E_ARTIFACT : (long)st);
 }
 
-typedef struct opening {
-	const char **names, **keys;
-	clv_open_options options;
-} opening;
-
-static bool opening_read(PyObject *allow, PyObject *keys, opening *out)
-{
-	*out = (opening){.options = CLV_OPEN_OPTIONS_INIT};
-	out->names = string_array(allow, &out->options.nallow_operators);
-	out->keys = out->names && keys ? string_array(keys, &out->options.ntrusted_keys) : NULL;
-	out->options.allow_operators = out->names;
-	out->options.trusted_keys = out->options.ntrusted_keys ? out->keys : NULL;
-	return !PyErr_Occurred();
-}
-
-static void opening_free(opening *o)
-{
-	PyMem_Free(o->names);
-	PyMem_Free(o->keys);
-}
-
-/* Artifact(path, allow_operators, check_data, copy=False, trusted_keys=[]) */
+/* Artifact(path, allow_operators, check_data, copy=False, trusted_keys=None) */
 static PyObject *artifact_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+	call c = {0};
 	const char *path;
-	PyObject *allow, *keys = NULL;
-	int check_data, copy = 0;
-	opening how;
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
 	artifact *a = NULL;
-	clv_status st = CLV_OK;
-	if (!PyArg_ParseTuple(args, "yO!p|pO!", &path, &PyList_Type, &allow, &check_data, &copy, &PyList_Type, &keys))
-		return NULL;
-	bool read = opening_read(allow, keys, &how);
-	how.options.check_data = check_data != 0;
-	how.options.copy = copy != 0;
-	if (read) {
-		Py_BEGIN_ALLOW_THREADS
-		st = clv_artifact_open(path, &how.options, &a);
-		Py_END_ALLOW_THREADS
-	}
-	opening_free(&how);
-	if (!read)
-		return NULL;
-	return st == CLV_OK ? artifact_object(a) : raise_artifact(st);
+	if (!take(&c, args, "ySp|pS", &path, &o.allow_operators, &o.nallow_operators, &o.check_data, &o.copy,
+	          &o.trusted_keys, &o.ntrusted_keys))
+		return call_end(&c, NULL);
+	if (!o.ntrusted_keys)
+		o.trusted_keys = NULL;
+	clv_status st = UNLOCKED(clv_artifact_open(path, &o, &a));
+	return call_end(&c, st == CLV_OK ? artifact_object(a) : raise_artifact(st));
 }
 
 static PyObject *fingerprint_of(const char *key)
@@ -100,87 +43,46 @@ static PyObject *fingerprint_of(const char *key)
 }
 
 /* new_key(path) -> fingerprint */
-PyObject *new_key_py(PyObject *self, PyObject *path)
+PyObject *new_key_py(PyObject *self, PyObject *args)
 {
-	char *name;
-	if (PyBytes_AsStringAndSize(path, &name, NULL) < 0)
-		return NULL;
-	clv_status st = clv_key_new(name);
-	return st == CLV_OK ? fingerprint_of(name) : raise_status(st);
+	const char *path;
+	return take(NULL, args, "y", &path) && ok_or_raise(clv_key_new(path)) ? fingerprint_of(path) : NULL;
 }
 
 /* sign(path, key, allow_operators, output) -> fingerprint of the key */
 PyObject *sign_py(PyObject *self, PyObject *args)
 {
+	call c = {0};
 	const char *path, *key, *output;
-	PyObject *allow;
-	opening how;
-	clv_status st = CLV_OK;
-	if (!PyArg_ParseTuple(args, "yyO!y", &path, &key, &PyList_Type, &allow, &output))
-		return NULL;
-	bool read = opening_read(allow, NULL, &how);
-	if (read) {
-		Py_BEGIN_ALLOW_THREADS
-		st = clv_artifact_sign(path, key, &how.options, output);
-		Py_END_ALLOW_THREADS
-	}
-	opening_free(&how);
-	if (!read || st != CLV_OK)
-		return read ? raise_artifact(st) : NULL;
-	return fingerprint_of(key);
-}
-
-/* Texts of a list, borrowed; the array is the caller's. NULL: no memory, or one is no text. */
-static const char **texts_of(PyObject *list)
-{
-	Py_ssize_t n = PyList_GET_SIZE(list);
-	const char **at = PyMem_Calloc((size_t)n + 1, sizeof *at);
-	if (!at)
-		return (const char **)PyErr_NoMemory();
-	for (Py_ssize_t i = 0; i < n; i++) {
-		at[i] = PyUnicode_AsUTF8(PyList_GET_ITEM(list, i));
-		if (!at[i]) {
-			PyMem_Free(at);
-			return NULL;
-		}
-	}
-	return at;
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
+	if (!take(&c, args, "yySy", &path, &key, &o.allow_operators, &o.nallow_operators, &output))
+		return call_end(&c, NULL);
+	clv_status st = UNLOCKED(clv_artifact_sign(path, key, &o, output));
+	return call_end(&c, st == CLV_OK ? fingerprint_of(key) : raise_artifact(st));
 }
 
 /* pack_weights(artifact, isas, output, sandbox) */
 PyObject *pack_weights_py(PyObject *self, PyObject *args)
 {
-	ArtifactObject *o;
-	PyObject *list;
+	call c = {0};
+	artifact *a;
 	const char *output;
-	clv_packing_options options = CLV_PACKING_OPTIONS_INIT;
-	clv_status st;
-	if (!PyArg_ParseTuple(args, "O!O!yb", &ArtifactType, &o, &PyList_Type, &list, &output, &options.sandbox))
-		return NULL;
-	const char **isas = texts_of(list);
-	if (!isas)
-		return NULL;
-	options.isas = isas;
-	options.nisas = (uint32_t)PyList_GET_SIZE(list);
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_artifact_pack(o->a, &options, output);
-	Py_END_ALLOW_THREADS
-	PyMem_Free(isas);
-	return st == CLV_OK ? Py_NewRef(Py_None) : raise_artifact(st);
+	clv_packing_options o = CLV_PACKING_OPTIONS_INIT;
+	if (!take(&c, args, "@Syb", &ArtifactType, &a, &o.isas, &o.nisas, &output, &o.sandbox))
+		return call_end(&c, NULL);
+	clv_status st = UNLOCKED(clv_artifact_pack(a, &o, output));
+	return call_end(&c, st == CLV_OK ? Py_NewRef(Py_None) : raise_artifact(st));
 }
 
 /* compare_engines(artifact, part, sandbox) -> the largest difference between the native engine and the tape */
 PyObject *compare_engines_py(PyObject *self, PyObject *args)
 {
-	ArtifactObject *o;
-	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
+	artifact *a;
+	clv_runtime_options o = CLV_RUNTIME_OPTIONS_INIT;
 	double worst = 0;
-	clv_status st;
-	if (!PyArg_ParseTuple(args, "O!zb", &ArtifactType, &o, &options.part, &options.sandbox))
+	if (!take(NULL, args, "@zb", &ArtifactType, &a, &o.part, &o.sandbox))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_artifact_compare(o->a, &options, &worst);
-	Py_END_ALLOW_THREADS
+	clv_status st = UNLOCKED(clv_artifact_compare(a, &o, &worst));
 	return st == CLV_OK ? PyFloat_FromDouble(worst) : raise_status(st);
 }
 
@@ -188,12 +90,11 @@ PyObject *compare_engines_py(PyObject *self, PyObject *args)
 static PyObject *artifact_py_packed(ArtifactObject *o, PyObject *number)
 {
 	const char *isa;
-	uint32_t pieces;
+	uint32_t pieces, i;
 	int64_t bytes;
-	unsigned long i = PyLong_AsUnsignedLong(number);
-	if (PyErr_Occurred())
+	if (!index_of(number, UINT32_MAX, "instruction set", &i))
 		return NULL;
-	if (!clv_artifact_packed(o->a, (uint32_t)i, &isa, &pieces, &bytes))
+	if (!clv_artifact_packed(o->of, i, &isa, &pieces, &bytes))
 		Py_RETURN_NONE;
 	return Py_BuildValue("(sIL)", isa, pieces, (long long)bytes);
 }
@@ -201,92 +102,63 @@ static PyObject *artifact_py_packed(ArtifactObject *o, PyObject *number)
 /* signer() -> fingerprint of the trusted key that signed the file, or None */
 static PyObject *artifact_py_signer(ArtifactObject *o, PyObject *unused)
 {
-	if (!artifact_signature_verified(o->a))
-		Py_RETURN_NONE;
-	return PyUnicode_FromString(o->a->signer);
+	return text_or_none(artifact_signature_verified(o->of) ? o->of->signer : NULL);
 }
 
+/* check_data(): compares the data with its digests */
 static PyObject *artifact_py_check_data(ArtifactObject *o, PyObject *unused)
 {
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS
-	st = artifact_check_data(o->a);
-	Py_END_ALLOW_THREADS
-	return none_or_raise(st);
+	return none_or_raise(UNLOCKED(artifact_check_data(o->of)));
 }
 
 /* to_bytes() -> those of the file that one in memory would be */
 static PyObject *artifact_py_to_bytes(ArtifactObject *o, PyObject *unused)
 {
 	strbuf b = STRBUF_INIT;
-	clv_status st = artifact_append(o->a, &b);
+	clv_status st = artifact_append(o->of, &b);
 	PyObject *out = st == CLV_OK ? PyBytes_FromStringAndSize(b.at, (Py_ssize_t)b.n) : raise_status(st);
 	strbuf_free(&b);
 	return out;
 }
 
+/* about() -> where it comes from */
 static PyObject *artifact_py_about(ArtifactObject *o, PyObject *unused)
 {
-	PyObject *out = PyDict_New();
-	for (uint32_t i = 0; out && i < o->a->notes.n; i++)
-		dict_put(&out, o->a->notes.at[i].key, PyUnicode_FromString(o->a->notes.at[i].text));
+	DICT(out, o->of->notes.n, o->of->notes.at[i].key, PyUnicode_FromString(o->of->notes.at[i].text));
 	return out;
 }
 
 static PyObject *points_to(const artifact_plan *e)
 {
 	uint32_t n = artifact_point_size(e->p);
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && n && i + n <= e->points.n; i += n)
-		list_push(&out, int_tuple(&e->points.at[i], n));
+	LIST(out, n ? e->points.n / n : 0, as_tuple(int_list(&e->points.at[i * n], n)));
 	return out;
 }
 
 static PyObject *fixed_to(const artifact_plan *e)
 {
-	PyObject *out = PyDict_New();
-	for (uint32_t i = 0; out && i < e->fixed.n; i++)
-		dict_put(&out, e->fixed.at[i].name, PyLong_FromLongLong(e->fixed.at[i].value));
+	DICT(out, e->fixed.n, e->fixed.at[i].name, PyLong_FromLongLong(e->fixed.at[i].value));
 	return out;
 }
 
 /* plan(i) -> (Plan, signature, first, end, cut or -1, stores, points, fixed sizes) */
 static PyObject *artifact_py_plan(ArtifactObject *o, PyObject *number)
 {
-	size_t i = PyLong_AsSize_t(number);
+	uint32_t i;
 	plan *copy;
-	if (PyErr_Occurred())
+	if (!index_of(number, o->of->plans.n, "plan", &i) || !ok_or_raise(plan_copy(o->of->plans.at[i].p, &copy)))
 		return NULL;
-	if (i >= o->a->plans.n)
-		return PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
-	const artifact_plan *e = &o->a->plans.at[i];
-	clv_status st = plan_copy(e->p, &copy);
-	if (st != CLV_OK)
-		return raise_status(st);
+	const artifact_plan *e = &o->of->plans.at[i];
 	return Py_BuildValue("(NsIIlINN)", plan_object_new(copy), e->signature, e->first, e->end,
 	                     e->cut == NONE ? -1L : (long)e->cut, e->nstores, points_to(e), fixed_to(e));
-}
-
-/* tensors() -> list of (name, dtype, shape, bytes, trainable, digest) */
-static PyObject *artifact_py_tensors(ArtifactObject *o, PyObject *unused)
-{
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < clv_artifact_tensor_count(o->a); i++) {
-		clv_tensor_info t = {.size = sizeof t};
-		clv_status st = clv_artifact_tensor(o->a, i, &t);
-		list_push(&out, st == CLV_OK ? Py_BuildValue("(ssNLOs)", t.name, t.dtype, int_tuple(t.shape, t.ndim),
-		                                             (long long)t.bytes, t.trainable ? Py_True : Py_False, t.digest)
-		                             : raise_status(st));
-	}
-	return out;
 }
 
 /* head() -> (part, split_id, boundary, batch, weight_version, weights, plans) */
 static PyObject *artifact_py_head(ArtifactObject *o, PyObject *unused)
 {
-	const artifact *a = o->a;
+	const artifact *a = o->of;
 	return Py_BuildValue("(ssssLOI)", a->part, a->split_id, a->boundary, a->batch, (long long)a->weight_version,
-	                     a->weights ? Py_True : Py_False, a->plans.n);
+	                     truth(a->weights), a->plans.n);
 }
 
 /* split(boundary or None, prefix path, suffix path) */
@@ -294,70 +166,33 @@ static PyObject *artifact_py_split(ArtifactObject *o, PyObject *args)
 {
 	clv_split_options options = CLV_SPLIT_OPTIONS_INIT;
 	const char *prefix, *suffix;
-	clv_status st;
-	if (!PyArg_ParseTuple(args, "zyy", &options.boundary, &prefix, &suffix))
+	if (!take(NULL, args, "zyy", &options.boundary, &prefix, &suffix))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_artifact_split(o->a, &options, prefix, suffix);
-	Py_END_ALLOW_THREADS
-	return none_or_raise(st);
+	return none_or_raise(UNLOCKED(clv_artifact_split(o->of, &options, prefix, suffix)));
 }
 
-static PyObject *artifact_py_unvouched(ArtifactObject *o, PyObject *none)
+/* unvouched() -> why nobody vouches for it, or None */
+static PyObject *artifact_py_unvouched(ArtifactObject *o, PyObject *unused)
 {
-	(void)none;
-	const char *why = artifact_unvouched(o->a);
-	return why ? PyUnicode_FromString(why) : Py_NewRef(Py_None);
+	return text_or_none(artifact_unvouched(o->of));
 }
 
-static PyMethodDef artifact_methods[] = {
-	{"head", (PyCFunction)artifact_py_head, METH_NOARGS, "part, split, batch symbol, number of plans"},
-	{"about", (PyCFunction)artifact_py_about, METH_NOARGS, "where it comes from"},
-	{"plan", (PyCFunction)artifact_py_plan, METH_O, "plan(i): a plan and what goes with it"},
-	{"tensors", (PyCFunction)artifact_py_tensors, METH_NOARGS, "names, types and digests of the tensors"},
-	{"packed", (PyCFunction)artifact_py_packed, METH_O, "(instruction set, pieces, bytes) of packed weights, or None"},
-	{"unvouched", (PyCFunction)artifact_py_unvouched, METH_NOARGS, "why nobody vouches for it, or None"},
-	{"signer", (PyCFunction)artifact_py_signer, METH_NOARGS, "the trusted key that signed it, or None"},
-	{"to_bytes", (PyCFunction)artifact_py_to_bytes, METH_NOARGS, "those of the file that one in memory would be"},
-	{"check_data", (PyCFunction)artifact_py_check_data, METH_NOARGS, "compares the data with its digests"},
-	{"split", (PyCFunction)artifact_py_split, METH_VARARGS, "split(boundary, prefix path, suffix path)"},
-	{NULL, NULL, 0, NULL}};
-
-PyTypeObject ArtifactType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Artifact",
-                             .tp_basicsize = sizeof(ArtifactObject),
-                             .tp_flags = Py_TPFLAGS_DEFAULT,
-                             .tp_new = artifact_py_new,
-                             .tp_dealloc = (destructor)artifact_py_dealloc,
-                             .tp_methods = artifact_methods};
+METHODS(artifact_py, GIVES(artifact_py, head), GIVES(artifact_py, about), TAKES_ONE(artifact_py, plan),
+        TAKES_ONE(artifact_py, packed), GIVES(artifact_py, unvouched), GIVES(artifact_py, signer),
+        GIVES(artifact_py, to_bytes), GIVES(artifact_py, check_data), TAKES(artifact_py, split));
+TYPE(Artifact, ArtifactObject, artifact_py, 0, .tp_new = artifact_py_new);
 
 /* ---- runtimes --------------------------------------------------------------------------------------------------- */
 
-static void runtime_py_dealloc(RuntimeObject *o)
-{
-	clv_runtime_free(o->r);
-	Py_TYPE(o)->tp_free((PyObject *)o);
-}
+HANDLE(Runtime, RuntimeObject, runtime, runtime_py, clv_runtime_free)
 
 /* Runtime(artifact, device, part, unproven, debug, allow_compiled=False, tape_only=False, optimize=None, threads=0,
    any_weights=False, timeout=0, max_memory=0, allow_signed=False, sandbox=0 (auto, on, off), engine=None) */
 bool runtime_arguments(PyObject *args, clv_artifact **a, clv_runtime_options *o)
 {
-	ArtifactObject *from;
-	int unproven, debug, allow_compiled = 0, tape_only = 0, any_weights = 0, allow_signed = 0;
-	long long max_memory = 0;
-	if (!PyArg_ParseTuple(args, "O!zzpp|ppzipdLpbz", &ArtifactType, &from, &o->device, &o->part, &unproven, &debug,
-	                      &allow_compiled, &tape_only, &o->optimize, &o->threads, &any_weights, &o->timeout,
-	                      &max_memory, &allow_signed, &o->sandbox, &o->engine))
-		return false;
-	*a = from->a;
-	o->max_memory = max_memory;
-	o->any_weights = any_weights != 0;
-	o->unproven = unproven != 0;
-	o->debug = debug != 0;
-	o->allow_compiled = allow_compiled != 0;
-	o->allow_signed = allow_signed != 0;
-	o->tape_only = tape_only != 0;
-	return true;
+	return take(NULL, args, "@zzpp|ppzipdLpbz", &ArtifactType, a, &o->device, &o->part, &o->unproven, &o->debug,
+	            &o->allow_compiled, &o->tape_only, &o->optimize, &o->threads, &o->any_weights, &o->timeout,
+	            &o->max_memory, &o->allow_signed, &o->sandbox, &o->engine);
 }
 
 static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -365,56 +200,39 @@ static PyObject *runtime_py_new(PyTypeObject *type, PyObject *args, PyObject *kw
 	clv_artifact *a;
 	clv_runtime_options options = CLV_RUNTIME_OPTIONS_INIT;
 	runtime *r = NULL;
-	clv_status st;
 	if (!runtime_arguments(args, &a, &options))
 		return NULL;
-	Py_BEGIN_ALLOW_THREADS
-	st = clv_runtime_create(a, &options, &r);
-	Py_END_ALLOW_THREADS
-	if (st != CLV_OK)
-		return raise_status(st);
-	RuntimeObject *o = (RuntimeObject *)type->tp_alloc(type, 0);
-	if (o)
-		o->r = r;
-	else
-		clv_runtime_free(r);
-	return (PyObject *)o;
+	clv_status st = UNLOCKED(clv_runtime_create(a, &options, &r));
+	return st == CLV_OK ? runtime_py_wrap(r) : raise_status(st);
 }
 
-static PyObject *runtime_py_packing(RuntimeObject *o, PyObject *none)
+/* packing() -> (found, repacked, damaged) pieces of packed weights */
+static PyObject *runtime_py_packing(RuntimeObject *o, PyObject *unused)
 {
 	clv_packing_state x = {.size = sizeof x};
-	(void)none;
-	clv_status st = clv_runtime_packing(o->r, &x);
+	clv_status st = clv_runtime_packing(o->of, &x);
 	return st == CLV_OK ? Py_BuildValue("(III)", x.found, x.repacked, x.damaged) : raise_status(st);
 }
 
-static PyObject *runtime_py_sandboxed(RuntimeObject *o, PyObject *none)
+static PyObject *runtime_py_sandboxed(RuntimeObject *o, PyObject *unused)
 {
-	(void)none;
-	return PyBool_FromLong(clv_runtime_sandboxed(o->r));
+	return PyBool_FromLong(clv_runtime_sandboxed(o->of));
 }
 
 PyObject *ports_to(const clv_port *at, uint32_t n)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < n; i++) {
-		PyObject *dims = PyTuple_New(at[i].ndim);
-		for (uint32_t k = 0; dims && k < at[i].ndim; k++)
-			PyTuple_SET_ITEM(dims, k, PyUnicode_FromString(at[i].dims[k]));
-		list_push(&out, Py_BuildValue("(ssNs)", at[i].name, at[i].dtype, dims, at[i].device));
-	}
+	LIST(out, n, Py_BuildValue("(ssNs)", at[i].name, at[i].dtype, text_tuple(at[i].dims, at[i].ndim), at[i].device));
 	return out;
 }
 
 static PyObject *runtime_py_inputs(RuntimeObject *o, PyObject *unused)
 {
-	return ports_to(o->r->inputs.at, o->r->inputs.n);
+	return ports_to(o->of->inputs.at, o->of->inputs.n);
 }
 
 static PyObject *runtime_py_outputs(RuntimeObject *o, PyObject *unused)
 {
-	return ports_to(o->r->plans.at[0].outputs.at, o->r->plans.at[0].outputs.n);
+	return ports_to(o->of->plans.at[0].outputs.at, o->of->plans.at[0].outputs.n);
 }
 
 /* A run by one plan, or by whichever serves. */
@@ -449,14 +267,9 @@ static clv_status run_plan(void *ctx, uint32_t i)
 	const runtime_plan *e = &c->r->plans.at[i];
 	clv_tensor **outputs = PyMem_Calloc(e->noutputs + 1, sizeof *outputs);
 	run_number *numbers = PyMem_Calloc(e->of.numbers.n + 1, sizeof *numbers);
-	clv_status st = outputs && numbers ? CLV_OK : fail_nomem();
 	c->plan = i;
 	c->call.numbers = numbers;
-	if (st == CLV_OK) {
-		Py_BEGIN_ALLOW_THREADS
-		st = runtime_run_plan(c->r, i, &c->call, outputs);
-		Py_END_ALLOW_THREADS
-	}
+	clv_status st = outputs && numbers ? UNLOCKED(runtime_run_plan(c->r, i, &c->call, outputs)) : fail_nomem();
 	if (st == CLV_OK)
 		c->out = wrap_run(e, outputs, numbers);
 	PyMem_Free(outputs);
@@ -491,31 +304,27 @@ static PyObject *sizes_to(const plan_part *of, clv_tensor *const *inputs)
    the weights) */
 static PyObject *runtime_py_run(RuntimeObject *o, PyObject *args)
 {
-	PyObject *seq;
-	Py_ssize_t n;
+	call k;
+	clv_tensor **inputs;
+	uint32_t n, i = NONE;
 	int64_t version = 0;
-	unsigned i = NONE;
-	if (!PyArg_ParseTuple(args, "O|I", &seq, &i))
-		return NULL;
-	if (i != NONE && i >= o->r->plans.n)
-		return PyErr_Format(PyExc_IndexError, "there is no plan %u", i);
-	clv_tensor **inputs = core_array(seq, &n);
-	if (!inputs)
-		return NULL;
-	RuntimeCall c = {.r = o->r, .call = {.inputs = inputs, .version = &version}};
+	call_begin(&k);
+	if (!take(&k, args, "C|I", &inputs, &n, &i))
+		return call_end(&k, NULL);
+	RuntimeCall c = {.r = o->of, .call = {.inputs = inputs, .version = &version}};
 	clv_status st;
 	if (i == NONE)
-		st = runtime_serve(o->r, inputs, (uint32_t)n, run_plan, &c);
-	else if ((uint32_t)n != o->r->plans.at[i].of.v.inputs.n)
-		st = fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %zd", o->r->plans.at[i].of.v.inputs.n, n);
-	else if ((st = runtime_check_asked(o->r, i, inputs)) == CLV_OK)
+		st = runtime_serve(o->of, inputs, n, run_plan, &c);
+	else if (i >= o->of->plans.n)
+		st = fail(CLV_E_INVALID, "there is no plan %u", i);
+	else if (n != o->of->plans.at[i].of.v.inputs.n)
+		st = fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %u", o->of->plans.at[i].of.v.inputs.n, n);
+	else if ((st = runtime_check_asked(o->of, i, inputs)) == CLV_OK)
 		st = run_plan(&c, i);
 	PyObject *outputs = call_result(&c, st);
-	PyObject *out = outputs ? Py_BuildValue("(INNL)", c.plan, sizes_to(&o->r->plans.at[c.plan].of, inputs), outputs,
-	                                        (long long)version)
-	                        : NULL;
-	core_free(inputs, n);
-	return out;
+	return call_end(&k, outputs ? Py_BuildValue("(INNL)", c.plan, sizes_to(&o->of->plans.at[c.plan].of, inputs),
+	                                            outputs, (long long)version)
+	                            : NULL);
 }
 
 /* What a plan takes of a boundary. */
@@ -556,126 +365,106 @@ static clv_status run_boundary(void *ctx, uint32_t i)
    (number of the plan that ran, outputs) */
 static PyObject *runtime_py_run_suffix(RuntimeObject *o, PyObject *args)
 {
-	PyObject *fields, *seq, *out = NULL;
-	Py_ssize_t n;
-	long long version;
+	call k = {0};
+	PyObject *fields;
+	int64_t version;
+	clv_tensor **given;
 	boundary_facts got;
-	if (!PyArg_ParseTuple(args, "O!OL", &PyTuple_Type, &fields, &seq, &version))
-		return NULL;
-	const int64_t wanted = version;
-	clv_tensor **given = facts_from(fields, &got) ? core_array(seq, &n) : NULL;
-	if (given && (uint32_t)n != got.nlabels)
-		raise_status(fail(CLV_E_INPUT, "the boundary has %zd tensors and %u labels", n, got.nlabels));
-	else if (given) {
-		RuntimeCall c = {.r = o->r, .call = {.wants_version = &wanted}, .got = &got, .given = given};
-		PyObject *outputs = call_result(&c, runtime_serve_suffix(o->r, &got, version, run_boundary, &c));
-		out = outputs ? Py_BuildValue("(IN)", c.plan, outputs) : NULL;
-	}
-	if (given)
-		core_free(given, n);
-	facts_free(&got);
-	return out;
+	uint32_t n;
+	if (!take(&k, args, "(CL", &fields, &given, &n, &version) || !facts_from(&k, fields, &got))
+		return call_end(&k, NULL);
+	if (n != got.nlabels)
+		return call_end(&k,
+		                raise_status(fail(CLV_E_INPUT, "the boundary has %u tensors and %u labels", n, got.nlabels)));
+	RuntimeCall c = {.r = o->of, .call = {.wants_version = &version}, .got = &got, .given = given};
+	PyObject *outputs = call_result(&c, runtime_serve_suffix(o->of, &got, version, run_boundary, &c));
+	return call_end(&k, outputs ? Py_BuildValue("(IN)", c.plan, outputs) : NULL);
 }
 
 /* plan(i) -> (input labels, output labels, schema of the outputs) */
 static PyObject *runtime_py_plan(RuntimeObject *o, PyObject *number)
 {
-	size_t i = PyLong_AsSize_t(number);
-	if (PyErr_Occurred() || i >= o->r->plans.n)
-		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
-	const plan_part *g = &o->r->plans.at[i].of;
+	uint32_t k;
+	if (!index_of(number, o->of->plans.n, "plan", &k))
+		return NULL;
+	const plan_part *g = &o->of->plans.at[k].of;
 	uint32_t given = g->outputs.n - g->v.rebinds.n;
 	return Py_BuildValue("(NNN)", labels(g->p, g->v.inputs.at, g->v.inputs.n), labels(g->p, g->outputs.at, given),
 	                     values_schema(g->p, g->outputs.at, given));
 }
 
+static clv_status take_state(runtime *r, clv_tensor **now)
+{
+	pthread_rwlock_rdlock(&r->lock);
+	for (uint32_t i = 0; i < r->a->tensors->tensors.n; i++)
+		now[i] = tensor_ref(r->state[i]);
+	pthread_rwlock_unlock(&r->lock);
+	return CLV_OK;
+}
+
 /* state() -> dict of name to tensor, on the memory that runs read */
 static PyObject *runtime_py_state(RuntimeObject *o, PyObject *unused)
 {
-	PyObject *out = PyDict_New();
-	const payload *p = o->r->a->tensors;
-	clv_tensor **now = PyMem_Calloc(p->tensors.n + 1, sizeof *now);
-	if (!now)
-		PyErr_NoMemory();
-	if (!now)
-		Py_CLEAR(out);
-	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python, and may put others in their place */
-	pthread_rwlock_rdlock(&o->r->lock);
-	for (uint32_t i = 0; now && i < p->tensors.n; i++)
-		now[i] = tensor_ref(o->r->state[i]);
-	pthread_rwlock_unlock(&o->r->lock);
-	Py_END_ALLOW_THREADS
-	for (uint32_t i = 0; now && i < p->tensors.n; i++) {
-		if (!now[i] || !out) {
-			clv_tensor_free(now[i]);
-			continue;
-		}
-		dict_put(&out, p->tensors.at[i].label, core_wrap(now[i]));
-	}
-	PyMem_Free(now);
-	return out;
+	call c = {0};
+	const payload *p = o->of->a->tensors;
+	clv_tensor **now = call_tensors(&c, p->tensors.n);
+	PyObject *out = now ? PyDict_New() : NULL;
+	if (out) /* a run that holds the runtime may wait for Python, and may put others in their place */
+		(void)UNLOCKED(take_state(o->of, now));
+	for (uint32_t i = 0; out && i < p->tensors.n; i++)
+		if (now[i])
+			dict_put(&out, p->tensors.at[i].label, core_wrap(tensor_ref(now[i])));
+	return call_end(&c, out);
 }
 
 static PyObject *runtime_py_cancel(RuntimeObject *o, PyObject *unused)
 {
-	clv_runtime_cancel(o->r);
+	clv_runtime_cancel(o->of);
 	Py_RETURN_NONE;
+}
+
+static clv_status make_own(runtime *r)
+{
+	TRY(runtime_needs_here(r, "state_dict"));
+	pthread_rwlock_wrlock(&r->lock);
+	clv_status st = runtime_own_state(r);
+	pthread_rwlock_unlock(&r->lock);
+	return st;
 }
 
 /* own_state(): copies take the place of tensors on the file, so that they can be written */
 static PyObject *runtime_py_own_state(RuntimeObject *o, PyObject *unused)
 {
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
-	st = runtime_needs_here(o->r, "state_dict");
-	if (st == CLV_OK) {
-		pthread_rwlock_wrlock(&o->r->lock);
-		st = runtime_own_state(o->r);
-		pthread_rwlock_unlock(&o->r->lock);
-	}
-	Py_END_ALLOW_THREADS
-	return none_or_raise(st);
+	return none_or_raise(UNLOCKED(make_own(o->of)));
 }
 
 /* assign(dict): tensors by name, all of them between two runs */
-static PyObject *runtime_py_assign(RuntimeObject *o, PyObject *given)
+static PyObject *runtime_py_assign(RuntimeObject *o, PyObject *args)
 {
-	PyObject *key, *tensor;
+	call c = {0};
+	PyObject *given, *item;
 	Py_ssize_t at = 0;
 	uint32_t n = 0;
-	if (!PyDict_Check(given))
-		return PyErr_Format(PyExc_TypeError, "assign takes a dict");
-	named_tensor *set = mem_alloc(((size_t)PyDict_GET_SIZE(given) + 1) * sizeof *set);
-	if (!set)
-		return PyErr_NoMemory();
-	bool ok = true;
-	clv_status st = CLV_OK;
-	while (ok && st == CLV_OK && PyDict_Next(given, &at, &key, &tensor)) {
-		clv_tensor *t = NULL;
-		const char *name = PyUnicode_AsUTF8(key);
-		ok = name && need_tensor(tensor);
-		st = ok ? core_of(tensor, &t) : CLV_OK;
-		if (t)
-			set[n++] = (named_tensor){name, t};
+	if (!take(NULL, args, "{", &given))
+		return NULL;
+	clv_tensor **tensors = call_tensors(&c, (uint32_t)PyDict_GET_SIZE(given));
+	named_tensor *set = tensors ? call_room(&c, (size_t)PyDict_GET_SIZE(given), sizeof *set) : NULL;
+	for (; set && next_text(given, &at, &set[n].name, &item); n++) {
+		br_tensor *t = need_tensor(item);
+		if (!t || !ok_or_raise(core_of(t, &tensors[n])))
+			break;
+		set[n].t = tensors[n];
 	}
-	if (ok && st == CLV_OK) {
-		Py_BEGIN_ALLOW_THREADS
-		st = runtime_assign(o->r, set, n);
-		Py_END_ALLOW_THREADS
-	}
-	while (n > 0)
-		clv_tensor_free((clv_tensor *)set[--n].t);
-	mem_free(set);
-	return ok ? none_or_raise(st) : NULL;
+	return call_end(&c, set && !PyErr_Occurred() ? none_or_raise(UNLOCKED(runtime_assign(o->of, set, n))) : NULL);
 }
 
 /* changing() -> names of tensors that runs write, or put others in the place of */
 static PyObject *runtime_py_changing(RuntimeObject *o, PyObject *unused)
 {
 	PyObject *out = PyList_New(0);
-	const payload *p = o->r->a->tensors;
+	const payload *p = o->of->a->tensors;
 	for (uint32_t i = 0; out && i < p->tensors.n; i++)
-		if (o->r->changes[i])
+		if (o->of->changes[i])
 			list_push(&out, PyUnicode_FromString(p->tensors.at[i].label));
 	return out;
 }
@@ -683,164 +472,135 @@ static PyObject *runtime_py_changing(RuntimeObject *o, PyObject *unused)
 /* constants(i) -> dict of the place in generated source ("const_3") to the tensor, of plan i */
 static PyObject *runtime_py_constants(RuntimeObject *o, PyObject *number)
 {
-	size_t i = PyLong_AsSize_t(number);
-	if (PyErr_Occurred() || i >= o->r->plans.n)
-		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no plan %zu", i);
-	const artifact_plan *e = &o->r->a->plans.at[i];
+	uint32_t i;
+	if (!index_of(number, o->of->plans.n, "plan", &i))
+		return NULL;
+	const artifact_plan *e = &o->of->a->plans.at[i];
 	uint32_t marks = source_marks(e->p);
 	PyObject *out = PyDict_New();
 	for (uint32_t k = 0; out && k < e->consts.n; k++) {
-		clv_tensor *data = o->r->state[e->consts.at[k].tensor];
 		strbuf b = STRBUF_INIT;
-		char *place = NULL;
 		source_place(e->p, marks, e->consts.at[k].value, &b);
-		clv_status st = strbuf_take(&b, &place);
-		dict_put(&out, place, st == CLV_OK ? core_wrap(tensor_ref(data)) : raise_status(st));
-		mem_free(place);
+		PyObject *place = take_text(CLV_OK, &b);
+		PyObject *data = place ? core_wrap(tensor_ref(o->of->state[e->consts.at[k].tensor])) : NULL;
+		if (!data || PyDict_SetItem(out, place, data) < 0)
+			Py_CLEAR(out);
+		Py_XDECREF(place);
+		Py_XDECREF(data);
 	}
 	return out;
 }
 
+/* bind(name, tensor) */
 static PyObject *runtime_py_bind(RuntimeObject *o, PyObject *args)
 {
 	const char *name;
-	PyObject *tensor;
-	if (!PyArg_ParseTuple(args, "sO", &name, &tensor) || !need_tensor(tensor))
-		return NULL;
+	br_tensor *given;
 	clv_tensor *t = NULL;
-	clv_status st = core_of(tensor, &t);
-	if (st == CLV_OK) {
-		Py_BEGIN_ALLOW_THREADS /* a run that holds the runtime may wait for Python */
-		st = clv_runtime_bind(o->r, name, t);
-		Py_END_ALLOW_THREADS
-	}
+	if (!take(NULL, args, "st", &name, &given) || !ok_or_raise(core_of(given, &t)))
+		return NULL;
+	clv_status st = UNLOCKED(clv_runtime_bind(o->of, name, t)); /* a run that holds the runtime may wait for Python */
 	clv_tensor_free(t);
 	return none_or_raise(st);
+}
+
+static clv_status note_weight(runtime *r, const char *name, const clv_tensor *t)
+{
+	pthread_rwlock_wrlock(&r->lock);
+	clv_status st = runtime_note_weight(r, name, t);
+	r->bound = true;
+	pthread_rwlock_unlock(&r->lock);
+	return st;
 }
 
 /* note(name, tensor) -> whether the model has a tensor of that name, which now has these elements */
 static PyObject *runtime_py_note(RuntimeObject *o, PyObject *args)
 {
 	const char *name;
-	PyObject *tensor;
-	if (!PyArg_ParseTuple(args, "sO", &name, &tensor) || !need_tensor(tensor))
-		return NULL;
-	if (!runtime_knows(o->r, name))
-		Py_RETURN_FALSE;
+	br_tensor *given;
 	clv_tensor *t = NULL;
-	clv_status st = core_of(tensor, &t);
-	if (st == CLV_OK) {
-		Py_BEGIN_ALLOW_THREADS
-		pthread_rwlock_wrlock(&o->r->lock);
-		st = runtime_note_weight(o->r, name, t);
-		o->r->bound = true;
-		pthread_rwlock_unlock(&o->r->lock);
-		Py_END_ALLOW_THREADS
-	}
+	if (!take(NULL, args, "st", &name, &given))
+		return NULL;
+	if (!runtime_knows(o->of, name))
+		Py_RETURN_FALSE;
+	if (!ok_or_raise(core_of(given, &t)))
+		return NULL;
+	clv_status st = UNLOCKED(note_weight(o->of, name, t));
 	clv_tensor_free(t);
 	return st == CLV_OK ? Py_NewRef(Py_True) : raise_status(st);
 }
 
+/* knows(name) -> it is a tensor of the model, whichever part reads it */
 static PyObject *runtime_py_knows(RuntimeObject *o, PyObject *name)
 {
 	const char *text = PyUnicode_AsUTF8(name);
-	return text ? PyBool_FromLong(runtime_knows(o->r, text)) : NULL;
+	return text ? PyBool_FromLong(runtime_knows(o->of, text)) : NULL;
 }
 
 static PyObject *runtime_py_weight_version(RuntimeObject *o, PyObject *unused)
 {
-	return PyLong_FromLongLong(o->r->weight_version);
+	return PyLong_FromLongLong(o->of->weight_version);
 }
 
-/* segments() -> list of (plan, first, end, back end, barred, compiled, reason or None, runs, runs on the tape) */
 static PyObject *runtime_py_optimizations(RuntimeObject *o, PyObject *unused)
 {
 	char *text = NULL;
-	clv_status st;
-	Py_BEGIN_ALLOW_THREADS; /* waits for a run that chooses, which may call Python */
-	st = clv_runtime_optimizations(o->r, &text);
-	Py_END_ALLOW_THREADS;
+	clv_status st =
+		UNLOCKED(clv_runtime_optimizations(o->of, &text)); /* waits for a run that chooses, which may call Python */
 	return take_string(st, text);
 }
 
+static PyObject *segment_state(const runtime *r, uint32_t i)
+{
+	clv_segment_state s = {.size = sizeof s};
+	clv_status st = clv_runtime_segment(r, i, &s);
+	return st == CLV_OK
+	           ? Py_BuildValue("(IIIsOOzKK)", s.plan, s.first, s.end, s.backend, truth(s.barred), truth(s.compiled),
+	                           s.reason, (unsigned long long)s.runs, (unsigned long long)s.tape_runs)
+	           : raise_status(st);
+}
+
+/* segments() -> list of (plan, first, end, back end, barred, compiled, reason or None, runs, runs on the tape) */
 static PyObject *runtime_py_segments(RuntimeObject *o, PyObject *unused)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < clv_runtime_segment_count(o->r); i++) {
-		clv_segment_state s = {.size = sizeof s};
-		clv_status st = clv_runtime_segment(o->r, i, &s);
-		list_push(&out, st == CLV_OK
-		                    ? Py_BuildValue("(IIIsOOzKK)", s.plan, s.first, s.end, s.backend,
-		                                    s.barred ? Py_True : Py_False, s.compiled ? Py_True : Py_False, s.reason,
-		                                    (unsigned long long)s.runs, (unsigned long long)s.tape_runs)
-		                    : raise_status(st));
-	}
+	LIST(out, clv_runtime_segment_count(o->of), segment_state(o->of, i));
 	return out;
 }
 
 /* weights_changed(): tensors of state() were written; compiled segments have the old ones */
 static PyObject *runtime_py_weights_changed(RuntimeObject *o, PyObject *unused)
 {
-	for (uint32_t i = 0; i < o->r->plans.n; i++)
-		runtime_changed(o->r, i, NONE, OTHER_WEIGHTS);
+	for (uint32_t i = 0; i < o->of->plans.n; i++)
+		runtime_changed(o->of, i, NONE, OTHER_WEIGHTS);
 	Py_RETURN_NONE;
 }
 
+/* unbound() -> names that wait for bind */
 static PyObject *runtime_py_unbound(RuntimeObject *o, PyObject *unused)
 {
-	PyObject *out = PyList_New(0);
-	for (uint32_t i = 0; out && i < o->r->unbound.n; i++)
-		list_push(&out, PyUnicode_FromString(o->r->unbound.at[i]));
+	LIST(out, o->of->unbound.n, PyUnicode_FromString(o->of->unbound.at[i]));
 	return out;
 }
 
 /* weight_digest(name, tensor) -> int of 63 bits that follows every bit of the tensor */
 PyObject *weight_digest_py(PyObject *self, PyObject *args)
 {
-	PyObject *given;
+	br_tensor *given;
 	const char *name;
 	int64_t number;
 	clv_tensor *t = NULL;
-	if (!PyArg_ParseTuple(args, "sO", &name, &given) || !need_tensor(given))
+	if (!take(NULL, args, "st", &name, &given) || !ok_or_raise(core_of(given, &t)))
 		return NULL;
-	clv_status st = core_of(given, &t);
-	if (st == CLV_OK) {
-		Py_BEGIN_ALLOW_THREADS
-		st = tensor_digest(name, t, &number);
-		Py_END_ALLOW_THREADS
-	}
+	clv_status st = UNLOCKED(tensor_digest(name, t, &number));
 	clv_tensor_free(t);
 	return st == CLV_OK ? PyLong_FromLongLong(number) : raise_status(st);
 }
 
-static PyMethodDef runtime_methods[] = {
-	{"inputs", (PyCFunction)runtime_py_inputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
-	{"outputs", (PyCFunction)runtime_py_outputs, METH_NOARGS, "list of (name, dtype, dims, device)"},
-	{"run", (PyCFunction)runtime_py_run, METH_VARARGS, "run(tensors, plan) -> (plan, sizes, outputs, version)"},
-	{"run_suffix", (PyCFunction)runtime_py_run_suffix, METH_VARARGS, "run_suffix(plan, sizes, tensors) -> outputs"},
-	{"plan", (PyCFunction)runtime_py_plan, METH_O, "plan(i) -> (inputs, outputs, schema)"},
-	{"state", (PyCFunction)runtime_py_state, METH_NOARGS, "the tensors, by name"},
-	{"cancel", (PyCFunction)runtime_py_cancel, METH_NOARGS, "ends the runs that have begun"},
-	{"own_state", (PyCFunction)runtime_py_own_state, METH_NOARGS, "tensors on the file become copies"},
-	{"assign", (PyCFunction)runtime_py_assign, METH_O, "assign(tensors by name), all between two runs"},
-	{"changing", (PyCFunction)runtime_py_changing, METH_NOARGS, "names of tensors that runs change"},
-	{"constants", (PyCFunction)runtime_py_constants, METH_O, "constants(i): those of a plan, by their place in source"},
-	{"bind", (PyCFunction)runtime_py_bind, METH_VARARGS, "bind(name, tensor)"},
-	{"knows", (PyCFunction)runtime_py_knows, METH_O, "knows(name): a tensor of the model, whichever part reads it"},
-	{"note", (PyCFunction)runtime_py_note, METH_VARARGS, "note(name, tensor): the model has these elements now"},
-	{"weight_version", (PyCFunction)runtime_py_weight_version, METH_NOARGS, "which weights it has"},
-	{"packing", (PyCFunction)runtime_py_packing, METH_NOARGS, "(found, repacked, damaged) pieces of packed weights"},
-	{"sandboxed", (PyCFunction)runtime_py_sandboxed, METH_NOARGS, "whether runs are made in a sandbox"},
-	{"optimizations", (PyCFunction)runtime_py_optimizations, METH_NOARGS, "what was done to run it faster, in lines"},
-	{"segments", (PyCFunction)runtime_py_segments, METH_NOARGS, "compiled segments, and what became of them"},
-	{"weights_changed", (PyCFunction)runtime_py_weights_changed, METH_NOARGS,
-     "compiled segments are not used any more"},
-	{"unbound", (PyCFunction)runtime_py_unbound, METH_NOARGS, "names that wait for bind"},
-	{NULL, NULL, 0, NULL}};
-
-PyTypeObject RuntimeType = {PyVarObject_HEAD_INIT(NULL, 0).tp_name = "cleave._native.Runtime",
-                            .tp_basicsize = sizeof(RuntimeObject),
-                            .tp_flags = Py_TPFLAGS_DEFAULT,
-                            .tp_new = runtime_py_new,
-                            .tp_dealloc = (destructor)runtime_py_dealloc,
-                            .tp_methods = runtime_methods};
+METHODS(runtime_py, GIVES(runtime_py, inputs), GIVES(runtime_py, outputs), TAKES(runtime_py, run),
+        TAKES(runtime_py, run_suffix), TAKES_ONE(runtime_py, plan), GIVES(runtime_py, state), GIVES(runtime_py, cancel),
+        GIVES(runtime_py, own_state), TAKES(runtime_py, assign), GIVES(runtime_py, changing),
+        TAKES_ONE(runtime_py, constants), TAKES(runtime_py, bind), TAKES_ONE(runtime_py, knows),
+        TAKES(runtime_py, note), GIVES(runtime_py, weight_version), GIVES(runtime_py, packing),
+        GIVES(runtime_py, sandboxed), GIVES(runtime_py, optimizations), GIVES(runtime_py, segments),
+        GIVES(runtime_py, weights_changed), GIVES(runtime_py, unbound));
+TYPE(Runtime, RuntimeObject, runtime_py, 0, .tp_new = runtime_py_new);

@@ -28,45 +28,28 @@ PyObject *text_count_py(PyObject *self, PyObject *number)
 	return text_amount(number, strbuf_count);
 }
 
-/* The cells of one row, borrowed from its strings; false with an exception. */
-static bool read_row(PyObject *row, Py_ssize_t columns, const char **cells)
-{
-	if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != columns) {
-		PyErr_Format(PyExc_ValueError, "a row is a tuple of %zd texts", columns);
-		return false;
-	}
-	for (Py_ssize_t i = 0; i < columns; i++)
-		if (!(cells[i] = PyUnicode_AsUTF8(PyTuple_GET_ITEM(row, i))))
-			return false;
-	return true;
-}
-
-/* Everything is a tuple here: nobody can change it while its strings are borrowed. */
-static PyObject *columns_of(PyObject *rows, PyObject *right)
-{
-	Py_ssize_t n = PyTuple_GET_SIZE(rows), columns = PyTuple_GET_SIZE(right);
-	const char **cells = PyMem_Calloc((size_t)(n * columns + 1), sizeof *cells);
-	bool *flush = PyMem_Calloc((size_t)columns + 1, sizeof *flush);
-	strbuf b = STRBUF_INIT;
-	bool ok = cells && flush;
-	if (!ok)
-		PyErr_NoMemory();
-	for (Py_ssize_t i = 0; ok && i < columns; i++)
-		flush[i] = PyTuple_GET_ITEM(right, i) == Py_True;
-	for (Py_ssize_t i = 0; ok && i < n; i++)
-		ok = read_row(PyTuple_GET_ITEM(rows, i), columns, cells + i * columns);
-	if (ok)
-		strbuf_columns(&b, cells, (uint32_t)n, (uint32_t)columns, flush);
-	PyMem_Free(cells);
-	PyMem_Free(flush);
-	return ok ? take_text(CLV_OK, &b) : NULL;
-}
-
-/* text_columns(rows, right) -> aligned lines */
+/* text_columns(rows, right) -> aligned lines. Everything is a tuple: nobody can change it while its texts are borrowed. */
 PyObject *text_columns_py(PyObject *self, PyObject *args)
 {
+	call c = {0};
 	PyObject *rows, *right;
-	if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &rows, &PyTuple_Type, &right))
+	if (!take(NULL, args, "((", &rows, &right))
 		return NULL;
-	return columns_of(rows, right);
+	uint32_t n = (uint32_t)PyTuple_GET_SIZE(rows), columns = (uint32_t)PyTuple_GET_SIZE(right);
+	const char **cells = call_room(&c, (size_t)n * columns, sizeof *cells);
+	bool *flush = cells ? call_room(&c, columns, sizeof *flush) : NULL;
+	strbuf b = STRBUF_INIT;
+	for (uint32_t i = 0; flush && i < columns; i++)
+		flush[i] = PyTuple_GET_ITEM(right, i) == Py_True;
+	for (uint32_t i = 0; flush && i < n; i++) {
+		PyObject *row = PyTuple_GET_ITEM(rows, i);
+		if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != columns)
+			return call_end(&c, PyErr_Format(PyExc_ValueError, "a row is a tuple of %u texts", columns));
+		for (uint32_t k = 0; k < columns; k++)
+			if (!(cells[i * columns + k] = PyUnicode_AsUTF8(PyTuple_GET_ITEM(row, k))))
+				return call_end(&c, NULL);
+	}
+	if (flush)
+		strbuf_columns(&b, cells, n, columns, flush);
+	return call_end(&c, flush ? take_text(CLV_OK, &b) : NULL);
 }

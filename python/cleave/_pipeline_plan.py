@@ -60,7 +60,7 @@ class PlanStages:
     @property
     def predicted(self) -> list[tuple[float, float]]:
         """Milliseconds of forward and backward, for one micro-batch of the example's size."""
-        return [(s["fwd_us"] / 1e3, s["bwd_us"] / 1e3) for s in self.source._partition.stages()]
+        return [(s["fwd_us"] / 1e3, s["bwd_us"] / 1e3) for s in self.source.score["stages"]]
 
     def actions(self, microbatches: int) -> list[list[tuple[int, str, int]]]:
         """What each device does, in order: (stage, "F" or "B", micro-batch)."""

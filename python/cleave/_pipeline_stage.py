@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,9 @@ from . import _wire
 from ._capture import each
 from ._gradients import Gradients, Tied
 from ._peers import BrokenConnection, Peers, Wait
+from ._pipeline_plan import PlanStages
+from ._stages import Returned
+from ._stages import Stage as StageModule
 from ._wire import Layout
 from .errors import CleaveError, GuardError, InputError, PipelineError, first_line
 
@@ -32,49 +35,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 KEPT_STEPS = 64  # announcements of steps that stay in the store; no rank can be so far behind another
-
-
-class ValueSpec(Protocol):
-    """What is known of a value between two stages."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def requires_grad(self) -> bool: ...
-    @property
-    def is_batched(self) -> bool: ...
-
-
-class StageModule(Protocol):
-    """One stage as a module."""
-
-    index: int
-    nstages: int
-    inputs: Sequence[ValueSpec]
-    outputs: Sequence[ValueSpec]
-
-    def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]: ...
-    def named_parameters(self, *, remove_duplicate: bool) -> Iterator[tuple[str, torch.nn.Parameter]]: ...
-
-
-class Returned(Protocol):
-    """What the tensors of the last stage are in the model's output."""
-
-    @property
-    def outputs(self) -> Sequence[ValueSpec]: ...
-    def pack(self, tensors: Sequence[torch.Tensor], numbers: Sequence[tuple[int, Any]] = ()) -> Any: ...
-    def difference(self, other: Any) -> str | None: ...
-
-
-class Partitioned(Protocol):
-    """What a partition gives to run it. It may also have `batch_dim`, `signature` (text), `tied` (lists of (stage,
-    parameter name)) and `predicted` (milliseconds of forward and backward for each stage)."""
-
-    @property
-    def device_of(self) -> Sequence[int]: ...
-    def stage(self, i: int, *, device: torch.device) -> Any: ...
-    def unpack_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[torch.Tensor]: ...
-    def returned(self, module: Any) -> Returned: ...
 
 
 # ---- one rank's connections ---------------------------------------------------------------------------------------
@@ -387,8 +347,8 @@ def _guarded(method: Callable[Concatenate[Stage, P], T]) -> Callable[Concatenate
 class Stage(pipelining.PipelineStage):
     """One stage of a partition, for the schedules of torch.distributed.pipelining."""
 
-    def __init__(self, module: StageModule, device: torch.device, link: Link, partitioned: Partitioned) -> None:
-        super().__init__(module, module.index, module.nstages, device, group=link.group)  # type: ignore[arg-type]
+    def __init__(self, module: StageModule, device: torch.device, link: Link, partitioned: PlanStages) -> None:
+        super().__init__(module, module.index, module.nstages, device, group=link.group)
         self.link, self.partitioned, self.module = link, partitioned, module
         self.stage_index_to_group_rank = dict(enumerate(link.rank_of))
         self.feed: list[list[torch.Tensor]] | None = None  # inputs of the micro-batches, where PipelineRun gives them
@@ -512,10 +472,8 @@ class Stage(pipelining.PipelineStage):
 
     def look(self, tensors: Sequence[torch.Tensor]) -> MicroBatch:
         """What the other stages have to know of a micro-batch; raises what is wrong with it."""
-        sizes_of: Any = getattr(self.partitioned, "sizes_of", lambda tensors: {})
-        choose: Any = getattr(self.partitioned, "choose", lambda module, tensors: (0, False))
-        sizes, tensors = sizes_of(tensors), self._moved(tensors)
-        variant, late = choose(self.module, tensors)
+        sizes, tensors = self.partitioned.sizes_of(tensors), self._moved(tensors)
+        variant, late = self.partitioned.choose(self.module, tensors)
         return MicroBatch(self._signature(tensors, variant), sizes, variant, late)
 
     def check_leaves(self, flat: Sequence[torch.Tensor]) -> None:
@@ -553,12 +511,9 @@ class Stage(pipelining.PipelineStage):
     ) -> Any:
         m, link = fwd_chunk_id, self.link
         tensors, box = self._enter(m, self._take_inputs(m, args, kwargs or {}))
-        prepare = getattr(self.partitioned, "prepare", None)
-        if prepare is not None:
-            prepare(self.module, link.told(m).sizes, link.told(m).variant)
-        now = getattr(self.partitioned, "now", None)
-        if now is not None and self.undo is None and link.late:
-            self.undo = now(self.module)
+        self.partitioned.prepare(self.module, link.told(m).sizes, link.told(m).variant)
+        if self.undo is None and link.late:
+            self.undo = self.partitioned.now(self.module)
         with link.working(f"stage {self.stage_index}, forward of micro-batch {m}"), self.forward_clock.time():
             outputs = tuple(self.submod(*tensors))
         if self.is_last:
@@ -576,7 +531,7 @@ class Stage(pipelining.PipelineStage):
     def _give(self, m: int, outputs: tuple[torch.Tensor, ...], save: bool) -> Any:
         """What the model gives for a micro-batch."""
         returned = self.partitioned.returned(self.module)
-        result = returned.pack(outputs, getattr(self.module, "numbers", ()))
+        result = returned.pack(outputs, self.module.numbers)
         if not self.has_backward:
             self.results[m] = outputs, result, returned
         if save:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import html
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import _native
@@ -93,21 +94,68 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
     return _native.text_columns(tuple(tuple(map(plain, row)) for row in rows), tuple(right)).rstrip("\n")
 
 
-def html_table(
-    head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], right: Sequence[bool], caption: str = ""
-) -> str:
-    """A table; a row is its kind ("", "chosen", "dim") and its cells."""
-    sides = ["right;white-space:nowrap" if r else "left" for r in right]
-    top = "".join(f'<th style="{_HEAD.format(s)}">{escaped(h)}</th>' for h, s in zip(head, sides, strict=True))
-    body = []
-    for kind, cells in rows:
-        style = {"chosen": _CHOSEN, "dim": _DIM}.get(kind, "")
-        inner = "".join(f'<td style="{_CELL.format(s)}">{escaped(c)}</td>' for c, s in zip(cells, sides, strict=True))
-        body.append(f'<tr style="{style}">{inner}</tr>')
-    foot = f'<div style="{_DIM};font-size:90%">{escaped(caption)}</div>' if caption else ""
-    return (
-        f'<div><table style="{_TABLE}"><thead><tr>{top}</tr></thead><tbody>{"".join(body)}</tbody></table>{foot}</div>'
-    )
+Row = tuple[str, Sequence[str]]  # its kind ("", "chosen", "dim"), and its cells
+
+
+class Table:
+    """What prints as aligned lines, and in notebooks as a table. A long one is shortened."""
+
+    _head: tuple[str, ...]
+    _right: tuple[bool, ...]
+    _most, _ends = sys.maxsize, 0  # rows; a longer table keeps so many at each end
+    _gap = 0  # the cell that says how many rows are left out
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _row(self, i: int) -> Row:
+        raise NotImplementedError
+
+    def _around(self) -> Iterable[int]:
+        """Rows that a long table has besides its ends."""
+        return ()
+
+    def _caption(self) -> str:
+        return ""
+
+    def _rows(self, whole: bool = False) -> list[Row]:
+        n, out, last = len(self), list[Row](), -1
+        short = sorted({*range(self._ends), *range(n - self._ends, n), *self._around()}) if n > self._most else range(n)
+        for i in range(n) if whole else short:
+            if i != last + 1:
+                gap = f"… {i - last - 1} more"
+                out.append(("dim", [gap if k == self._gap else "" for k in range(len(self._head))]))
+            out.append(self._row(i))
+            last = i
+        return out
+
+    def _lines(self, whole: bool = False) -> str:
+        text = columns([self._head, *(cells for _, cells in self._rows(whole))], self._right)
+        return f"{text}\n{self._caption()}".rstrip("\n")
+
+    @never_raises
+    def __repr__(self) -> str:
+        return self._lines()
+
+    @never_raises
+    def _repr_html_(self) -> str:
+        sides = ["right;white-space:nowrap" if r else "left" for r in self._right]
+
+        def line(cells: Sequence[str], tag: str, style: str) -> str:
+            return "".join(
+                f'<{tag} style="{style.format(s)}">{escaped(c)}</{tag}>' for c, s in zip(cells, sides, strict=True)
+            )
+
+        styles = {"chosen": _CHOSEN, "dim": _DIM}
+        body = "".join(
+            f'<tr style="{styles.get(kind, "")}">{line(cells, "td", _CELL)}</tr>' for kind, cells in self._rows()
+        )
+        caption = self._caption()
+        foot = f'<div style="{_DIM};font-size:90%">{escaped(caption)}</div>' if caption else ""
+        return (
+            f'<div><table style="{_TABLE}"><thead><tr>{line(self._head, "th", _HEAD)}</tr></thead>'
+            f"<tbody>{body}</tbody></table>{foot}</div>"
+        )
 
 
 # ---- facts

@@ -23,9 +23,8 @@ from ._regime import Plans
 from ._save import fixed_of
 from ._state import RandomState, Target, item_at
 from .errors import CaptureError, GuardError, InputError, LayoutError, ReplayError, SplitError
-from .optimize import NONE, SAFE
 from .payload import dims
-from .plan import Program, check_call, check_example, finish, keep, plan_signature
+from .plan import DEFAULT, Program, check_call, check_example, finish, keep, plan_signature
 
 log = logger("pipe")
 
@@ -137,8 +136,8 @@ class Staged:
     ) -> Program:
         """Stage i as a program. state: places of tensors other than the model's. checks: what must hold of the model;
         True: that it is as it was captured, False: nothing."""
-        how: dict[str, Any] = {"inference": not self.grad, "optimize": NONE if self.grad else SAFE}
-        return Program(self._placed(state, checks, device), *self._range(i), **how)
+        how = DEFAULT.for_grad(self.grad)
+        return Program(self._placed(state, checks, device), *self._range(i), how, inference=not self.grad)
 
     def guards(
         self, state: Mapping[str, tuple[Any, Any]], checks: _native.Checks | bool, device: torch.device | None
@@ -148,7 +147,8 @@ class Staged:
         plan, n, late = captured.plan.guards_first(self.ends[0])
         if plan is None:
             return Early(None, late > 0)
-        return Early(Program(captured._replace(plan=plan), 0, n, inference=not self.grad, optimize=NONE), late > 0)
+        how = DEFAULT.for_grad(True)
+        return Early(Program(captured._replace(plan=plan), 0, n, how, inference=not self.grad), late > 0)
 
     def _placed(
         self,

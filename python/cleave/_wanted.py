@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ._arguments import read_choice, read_count, read_flag, read_function, read_number
-from ._dispatch import read_max_plans, read_on_guard
+from ._how import How, read_how
 from ._stages import Folding
 from .errors import ArgumentError
 from .profile import Profile
@@ -54,8 +54,7 @@ class Wanted(NamedTuple):
     devices: tuple[Device, ...]
     node_weight: Callable[[Block], float] | None
     edge_weight: Callable[[Block | None, Block], float] | None
-    records: bool  # what the forward does on other data, when a call needs it
-    max_plans: int
+    how: How
     options: dict[str, Any]  # of the partitioner
     given: dict[str, Any]  # as it was said
 
@@ -79,8 +78,7 @@ def read(given: Mapping[str, Any]) -> Wanted:
         _devices(given["devices"], given["memory_limit"], nparts),
         read_function(given["node_weight_function"], "node_weight_function"),
         read_function(given["edge_weight_function"], "edge_weight_function"),
-        read_on_guard(given["on_guard"]),
-        read_max_plans(given["max_plans"]),
+        read_how(on_guard=given["on_guard"], max_plans=given["max_plans"]),
         _options(given, nparts, training),
         dict(given),
     )

@@ -28,10 +28,13 @@ _HEAD = ("", "after", "node", "module", "tensors", "bytes", "work", *_SIDES, "")
 _RIGHT = (False, True, False, False, True, True, True, True, True, True, True, False)
 
 
-class CandidateTable(list[SplitCandidate]):
+class CandidateTable(_show.Table, list[SplitCandidate]):
     """Frontiers in the order of the plan. A list in every way; `chosen` is the one that a runtime cuts at.
 
     Printed, * marks the chosen one and ! those that cannot be cut, with the reason. A long table is shortened."""
+
+    _head, _right, _most, _ends, _gap = _HEAD, _RIGHT, MOST_ROWS, ENDS, 2
+    __len__ = list.__len__
 
     def __init__(self, candidates: Iterable[SplitCandidate] = (), chosen: SplitCandidate | None = None) -> None:
         super().__init__(candidates)
@@ -75,23 +78,14 @@ class CandidateTable(list[SplitCandidate]):
         """Rows as plain dicts, for a data frame or JSON."""
         return [{name: getattr(c, name) for name in FIELDS} for c in self]
 
-    def _rows(self) -> list[tuple[str, tuple[str, ...]]]:
-        rows: list[tuple[str, tuple[str, ...]]] = []
-        last = -1
-        for i in self._shown():
-            if i != last + 1:
-                rows.append(("dim", ("", "…", f"{i - last - 1} more", *[""] * 9)))
-            c, last = self[i], i
-            rows.append(("chosen" if c == self.chosen else "" if c.safe else "dim", _cells(c, c == self.chosen)))
-        return rows
+    def _row(self, i: int) -> _show.Row:
+        c = self[i]
+        taken = c == self.chosen
+        return "chosen" if taken else "" if c.safe else "dim", _cells(c, taken)
 
-    def _shown(self) -> list[int]:
-        n = len(self)
-        if n <= MOST_ROWS:
-            return list(range(n))
+    def _around(self) -> Iterable[int]:
         at = next((i for i, c in enumerate(self) if c == self.chosen), 0)
-        around = range(max(0, at - AROUND), min(n, at + AROUND + 1))
-        return sorted({*range(ENDS), *range(n - ENDS, n), *around})
+        return range(max(0, at - AROUND), min(len(self), at + AROUND + 1))
 
     def _caption(self) -> str:
         safe = sum(c.safe for c in self)
@@ -102,12 +96,7 @@ class CandidateTable(list[SplitCandidate]):
 
     @_show.never_raises
     def __repr__(self) -> str:
-        rows = [_HEAD, *(cells for _, cells in self._rows())]
-        return f"{_show.columns(rows, _RIGHT)}\n{self._caption()}" if len(self) else self._caption()
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.html_table(_HEAD, self._rows(), _RIGHT, self._caption())
+        return self._lines() if len(self) else self._caption()
 
 
 def _cells(c: SplitCandidate, chosen: bool) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class PartitionedPlan(_show.Shown):
         else:
             self._capture()
         first = self._first
-        self.plan = Plan(first.target, first.main.captured, first.sized, record=self._want.records)
+        self.plan = Plan(first.target, first.main.captured, first.sized, how=self._want.how)
         self.device_of: list[int] = self._partition.device_of()
         self.signature = first.main.signature
         tensors = [*take_apart(self._target, *example).leaves, *(t.tensor for t in self._target.tensors())]
@@ -146,9 +146,7 @@ class PartitionedPlan(_show.Shown):
         self._target = target
         self._reader = Reader(target)
         regime = self._reader.regime(take_apart(target, *self._example).leaves, self._want.training)
-        self._served: Served[StagePlans, Staged] = Served(
-            target.name, self._want.max_plans, self._want.records, self._record
-        )
+        self._served: Served[StagePlans, Staged] = Served(target.name, self._want.how, self._record)
         self._first = self._make(regime, self._example, None, made)
         self._served.add(self._served.variants(regime), self._first)
 

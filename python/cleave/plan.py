@@ -33,14 +33,13 @@ from ._capture import (
 )
 from ._capture import eager as eager_code
 from ._dims import DynamicDims, SizeSpec, read_size, warn_of_images
-from ._dispatch import MAX_PLANS, Regime, Served, Variants, read_max_plans, read_on_guard
-from ._engine import read_engine
+from ._dispatch import Regime, Served, Variants
+from ._how import How, read_how
 from ._log import logger
 from ._sizes import Sized, found_sizes
 from ._state import RandomState, Target, fingerprint
-from ._threads import read_threads
 from .errors import ArgumentError, CaptureError, CleaveError, GuardError, InputError, LayoutError
-from .optimize import LEVELS, SAFE, Optimize, read_optimize
+from .optimize import LEVELS, Optimize
 from .visualization import Drawable, Subject
 
 log = logger("capture")
@@ -58,6 +57,7 @@ def plan_signature(captured: Captured, origin: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
+DEFAULT = How()
 PLAN_MODES = ("generated_eager", "cuda_graph")
 
 
@@ -84,20 +84,18 @@ class Program:
         captured: Captured,
         first: int,
         end: int,
+        how: How = DEFAULT,
         *,
         debug: bool = False,
         inference: bool = False,
-        optimize: Optimize = SAFE,
-        graph: bool = False,
-        threads: int = 0,
-        native: bool = False,
     ) -> None:
-        level = LEVELS.index(optimize.level)
+        level = LEVELS.index(how.optimize.level)
         where = (captured.plan, first, end, debug, inference, captured.state, captured.modules)
-        self.native = _native.Program(*where, [], level, list(optimize.off), graph, threads, False, native)
-        if native:
+        runs = (level, list(how.optimize.off), how.graph, how.threads, False, how.native)
+        self.native = _native.Program(*where, [], *runs)
+        if how.native:
             self.active_backend = "native"
-        self.threads = threads
+        self.threads = how.threads
         self.run: Callable[..., tuple[Any, ...]] = self.native.run
         # Where the last tensors of a run belong: module tensors that this part of the forward re-binds.
         self.rebinds = [captured.state[name] for name in self.native.rebinds()]
@@ -122,23 +120,14 @@ class Ready:
     signature = ""
     plans: Variant
 
-    def __init__(
-        self,
-        captured: Captured,
-        debug: bool = False,
-        optimize: Optimize = SAFE,
-        graph: bool = False,
-        threads: int = 0,
-        native: bool = False,
-    ) -> None:
+    def __init__(self, captured: Captured, how: How = DEFAULT) -> None:
         self.captured = self.source = captured
         nodes = captured.plan.node_count()
-        how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads, "native": native}
-        self.program = Program(captured, 0, nodes, debug=debug, **how)
-        if native:
+        self.program = Program(captured, 0, nodes, how)
+        if how.native:
             self.program.native.ask()  # the first run is compared with the tape's
         self.run = self.program.run
-        if graph:
+        if how.graph:
             from ._cuda_graph import GraphView
 
             self.run = GraphView(captured, 0, nodes, inference=False, program=self.program).run
@@ -160,7 +149,7 @@ class Variant:
         main: Ready,
         sized: Sized | None,
         example: Arguments | None,
-        how: dict[str, Any],
+        how: How,
     ) -> None:
         """example: what other sizes are made of."""
         self.home, self.target, self.main, self.sized, self.example, self.how = home, target, main, sized, example, how
@@ -176,7 +165,7 @@ class Variant:
         captured = sized.obtain(arguments, sized.sizes_of(arguments.leaves))
         found = next((v for v in self.home.of(self) if v.source is captured), None)
         if found is None:
-            found = Ready(captured, **self.how)
+            found = Ready(captured, self.how)
             found.program.settle(arguments.leaves)
         return found
 
@@ -249,25 +238,20 @@ class Plan(_show.Shown, Drawable):
         captured: Captured,
         sized: Sized | None = None,
         example: Arguments | None = None,
-        optimize: Optimize = SAFE,
-        graph: bool = False,
-        threads: int = 0,
-        record: bool = True,
-        max_plans: int = MAX_PLANS,
-        native: bool = False,
+        how: How = DEFAULT,
     ) -> None:
         self._target = target
-        self._how: dict[str, Any] = {"optimize": optimize, "graph": graph, "threads": threads, "native": native}
+        self._how = how
         self._sized = sized
         self._example = example  # what other sizes are made of
-        self._served: Served[Variant, Ready] = Served(target.name, max_plans, record, self._record, not graph)
+        self._served: Served[Variant, Ready] = Served(target.name, how, self._record, not how.graph)
         self._main = captured
         # Regimes are grad modes, and say more where the first plan refuses a call.
         grads = [grad for grad, serves in ((True, captured.with_grad), (False, captured.without_grad)) if serves]
         self._usual = {grad: self._served.variants(Regime(grad)) for grad in grads}
-        self._first = self._without_grad = Ready(captured, **self._how)
+        self._first = self._without_grad = Ready(captured, self._how)
         for grad, variants in self._usual.items():
-            ready = self._first if grad is grads[0] else Ready(captured, **self._how)
+            ready = self._first if grad is grads[0] else Ready(captured, self._how)
             if not grad:
                 self._without_grad = ready
             self._served.add(variants, self._variant(ready, sized, example))
@@ -357,11 +341,11 @@ class Plan(_show.Shown, Drawable):
             captured = sized.captured
         else:
             captured = capture_checked(self._target, args, kwargs, grad, both=len(usual) == 2)
-        ready = Ready(captured, **self._how)
+        ready = Ready(captured, self._how)
         ready.program.settle(arguments.leaves)
         for other in usual if captured.with_grad and captured.without_grad else ():
             if other.regime != regime:
-                self._served.add(other, self._variant(Ready(captured, **self._how), sized, arguments))
+                self._served.add(other, self._variant(Ready(captured, self._how), sized, arguments))
         return self._variant(ready, sized, arguments)
 
     def _check_first(self, arguments: Arguments, plain: Hashable) -> None:
@@ -683,22 +667,16 @@ def capture(
     if mode not in PLAN_MODES:
         raise ValueError(f"mode must be one of {', '.join(PLAN_MODES)}, not {mode!r}")
     target = Target(model)
-    how: dict[str, Any] = {
-        "optimize": read_optimize(optimize),
-        "graph": mode == "cuda_graph",
-        "threads": read_threads(threads),
-        "native": read_engine(engine, mode),
-    }
+    how = read_how(mode, optimize, engine, threads, on_guard, max_plans)
     args, kwargs = as_call(example_inputs, example_kwargs)
     grad = torch.is_grad_enabled()
     both = grad if both_grad_modes is None else both_grad_modes
     sizes = SizeSpec(dynamic_batch, "B", dynamic_dims, dynamic_ranges)
-    how |= {"record": read_on_guard(on_guard), "max_plans": read_max_plans(max_plans)}
     if sizes.empty:
-        plan = Plan(target, capture_checked(target, args, kwargs, grad, both), **how)
+        plan = Plan(target, capture_checked(target, args, kwargs, grad, both), how=how)
     else:
         sized = capture_sized(target, args, kwargs, grad, sizes)
-        plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), **how)
+        plan = Plan(target, sized.captured, sized, take_apart(target, args, kwargs), how)
     plan._without_grad.program.settle(plan.flatten_inputs(args, kwargs))
     if plan._sized is not None and plan._example is not None:
         warn_of_images(plan._sized.symbols, plan._example.names)

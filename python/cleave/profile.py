@@ -103,8 +103,10 @@ _HEAD = (
 _RIGHT = (False, False, *[True] * 11)
 
 
-class Profile:
+class Profile(_show.Table):
     """Rows of blocks in the order of the plan, what they are of, and the whole plan in one run for comparison."""
+
+    _head, _right, _most, _ends = _HEAD, _RIGHT, MOST_ROWS, ENDS
 
     def __init__(
         self, rows: Sequence[BlockProfile], key: Mapping[str, str] | None = None, whole: Metrics | None = None
@@ -172,25 +174,15 @@ class Profile:
 
     def table(self) -> str:
         """All rows as text."""
-        return self._text(range(len(self.rows)))
+        return self._lines(whole=True)
 
-    def _shown(self) -> Sequence[int]:
-        n = len(self.rows)
-        return range(n) if n <= MOST_ROWS else [*range(ENDS), *range(n - ENDS, n)]
-
-    def _cells(self, shown: Sequence[int]) -> list[tuple[str, tuple[str, ...]]]:
-        cells: list[tuple[str, tuple[str, ...]]] = []
-        last = -1
-        for i in shown:
-            if i != last + 1:
-                cells.append(("dim", (f"… {i - last - 1} more", *[""] * 12)))
-            cells.append(("", _row_cells(self.rows[i])))
-            last = i
-        return cells
-
-    def _text(self, shown: Sequence[int]) -> str:
-        lines = [_HEAD, *(c for _, c in self._cells(shown))]
-        return f"{_show.columns(lines, _RIGHT)}\n{self._caption()}"
+    def _row(self, i: int) -> _show.Row:
+        r = self.rows[i]
+        sizes = (r.cuda_memory_forward, r.cuda_memory_backward, r.held, r.size, r.input_size, r.output_size)
+        forward = (_ms(r.forward_time), _half(r.forward_low, r.forward_high))
+        backward = (_ms(r.backward_time), _half(r.backward_low, r.backward_high)) if r.backward_time else ("-", "")
+        names = (_show.clip(r.name, 40), _show.clip(r.module, 40), str(r.ops))
+        return "", (*names, *forward, *backward, *(f"{s:.3f}" for s in sizes))
 
     def _caption(self) -> str:
         def sums(name: str) -> str:
@@ -201,22 +193,6 @@ class Profile:
         text += f": forward {sums('forward_time')}"
         backward = any(r.backward_time for r in self.rows)
         return f"{text}; backward {sums('backward_time')}" if backward else text
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return self._text(self._shown())
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.html_table(_HEAD, self._cells(self._shown()), _RIGHT, self._caption())
-
-
-def _row_cells(r: BlockProfile) -> tuple[str, ...]:
-    sizes = (r.cuda_memory_forward, r.cuda_memory_backward, r.held, r.size, r.input_size, r.output_size)
-    forward = (_ms(r.forward_time), _half(r.forward_low, r.forward_high))
-    backward = (_ms(r.backward_time), _half(r.backward_low, r.backward_high)) if r.backward_time else ("-", "")
-    names = (_show.clip(r.name, 40), _show.clip(r.module, 40), str(r.ops))
-    return (*names, *forward, *backward, *(f"{s:.3f}" for s in sizes))
 
 
 def _ms(x: float) -> str:

@@ -27,15 +27,14 @@ from . import _native, _report, _save, _show, _step, _train, _transfer, _tree, p
 from ._capture import Capture, each, own_copy, take_apart
 from ._cut import Cut, Cuts, Halves, Wanted
 from ._dims import read_size
-from ._dispatch import Served, Variants, read_max_plans, read_on_guard
-from ._engine import read_engine
+from ._dispatch import Served, Variants
+from ._how import How, read_how
 from ._objective import read as read_objective
 from ._regime import Reader, for_file
 from ._sizes import Sized
 from ._state import Target, fingerprint
-from ._threads import read_threads
 from .errors import GuardError, InputError, SplitError
-from .optimize import Optimize, read_optimize
+from .optimize import Optimize
 from .payload import BoundaryPayload, Compress, Device, boundary_facts, read_device
 from .plan import Call, Plan, as_call, as_inputs, finish, see, see_all
 from .remote import RemoteSplit, connect
@@ -100,7 +99,7 @@ class SplitRuntime(_show.Shown, Drawable):
         self._reader = Reader(self._target)
         self._example = example
         self._served: Served[Cuts, Cut] = Served(
-            self._target.name, want.max_plans, want.records, self._capture, want.mode not in ("compiled", "cuda_graph")
+            self._target.name, want.how, self._capture, want.mode not in ("compiled", "cuda_graph")
         )
         self._half: str | None = None  # the only half whose parameters are still here
         self._steps = _step.Steps(self._target)
@@ -110,7 +109,7 @@ class SplitRuntime(_show.Shown, Drawable):
         self._inference = self._variants(leaves, grad=False)
         self._served.add(self._inference, self._capture(self._inference, *example))
         first = self._first = self._inference.all[0]
-        self.trace_plan = Plan(first.target, first.captured, first.sized, record=want.records, max_plans=want.max_plans)
+        self.trace_plan = Plan(first.target, first.captured, first.sized, how=How(records=want.how.records))
         self.candidate, self.candidates = first.main.candidate, first.main.candidates
         self.graph_signature = first.main.signature
         self.split_id = f"{self.graph_signature}-{self.candidate.position}"
@@ -1010,8 +1009,8 @@ def prepare_split(
     goal = read_objective(objective, split.trainable)
     if split.exact and goal.minimize not in (None, "boundary_bytes"):
         raise SplitError(f"exact=True minimises boundary_bytes; the objective minimises {goal.minimize}")
-    how = (read_optimize(optimize), read_threads(threads), read_on_guard(on_guard), read_max_plans(max_plans))
-    want = Wanted(split, goal, mode, compile_options, *how, read_engine(engine, mode))
+    how = read_how(mode, optimize, engine, threads, on_guard, max_plans)
+    want = Wanted(split, goal, mode, compile_options, how)
     with progress.task(f"preparing {Target(model).name}"):
         runtime = SplitRuntime(model, as_call(example_inputs, example_kwargs), want, validation)
         see_all(variants, runtime.see)

@@ -28,6 +28,7 @@ from . import _native, _report, _save, _show, _tree, progress
 from ._arguments import read_count, read_flag, read_number, read_text, read_texts, renamed
 from ._capture import Arguments, Captured
 from ._dims import Point
+from ._how import How
 from ._log import logger, warn
 from ._sizes import Sized
 from ._state import RandomState, Target
@@ -737,7 +738,7 @@ def _watched(target: Target, captured: Sequence[Captured], runtime: Any) -> tupl
         for place, constant, data in c.plan.places(0, c.plan.node_count())[0]:
             if constant is None and data is not None:
                 read[f"the tensor {place}"] = (None, None, data)
-        for name, _, _, writes in Program(c, 0, c.plan.node_count(), optimize=NONE).native.state():
+        for name, _, _, writes in Program(c, 0, c.plan.node_count(), How(NONE)).native.state():
             if writes:
                 holder, key = c.state[name]
                 written[name] = (holder, key, holder[key])

@@ -45,30 +45,19 @@ class SizeResult:
     variant: str | None  # the plan that served it
 
 
-class _Report(Generic[T]):
+class _Report(_show.Table, Generic[T]):
     """Results that print as a table."""
 
     results: tuple[T, ...]
-    _head: tuple[str, ...]
-    _right: tuple[bool, ...]
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.results)
 
-    def _row(self, r: T) -> tuple[str, tuple[str, ...]]:
-        """How it is marked, and its cells."""
-        raise NotImplementedError
+    def __len__(self) -> int:
+        return len(self.results)
 
     def __str__(self) -> str:
-        return _show.columns([self._head, *(self._row(r)[1] for r in self.results)], self._right)
-
-    @_show.never_raises
-    def __repr__(self) -> str:
-        return str(self)
-
-    @_show.never_raises
-    def _repr_html_(self) -> str:
-        return _show.html_table(self._head, [self._row(r) for r in self.results], self._right)
+        return self._lines()
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +78,8 @@ class DynamicBatchReport(_Report[SizeResult]):
         if not self.ok:
             raise ValidationError(f"the split differs from the model:\n{self}")
 
-    def _row(self, r: SizeResult) -> tuple[str, tuple[str, ...]]:
+    def _row(self, i: int) -> _show.Row:
+        r = self.results[i]
         verdict = "equal" if r.bitwise else "close" if r.ok else "FAILED"
         diff = "" if r.max_abs_diff is None else f"{r.max_abs_diff:g}"
         sizes = ", ".join(f"{k}={v}" for k, v in r.sizes.items()) or "example"
@@ -263,7 +253,8 @@ class CompressionReport(_Report[CompressionResult]):
             row.update({k: str(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)})
         return json.dumps(rows, indent=1, allow_nan=False)
 
-    def _row(self, r: CompressionResult) -> tuple[str, tuple[str, ...]]:
+    def _row(self, i: int) -> _show.Row:
+        r = self.results[i]
         if r.reason is not None:
             return "dim", (r.method, "", "", "", "", "", "", "", r.reason)
         numbers = ("" if x is None else f"{x:.3g}" for x in (r.output_error, r.max_abs_diff))
