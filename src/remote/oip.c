@@ -139,9 +139,7 @@ static clv_status take_output(const clv_port *p, dtype d, uint32_t ndim, const i
 	TRY(shape_bytes(d, ndim, shape, &want));
 	if (want != n)
 		return fail(CLV_E_PARSE, "output \"%.64s\" has %zu bytes instead of %zu", p->name, n, want);
-	for (size_t i = 0; d == DT_BOOL && i < n; i++)
-		if (((const uint8_t *)data)[i] > 1)
-			return fail(CLV_E_PARSE, "output \"%.64s\": byte %zu is no bool", p->name, i);
+	TRY_MORE(bools_check(d, data, n), "output \"%.64s\"", p->name);
 	return clv_tensor_from_data(data, dtype_name(d), ndim, shape, out);
 }
 

@@ -209,8 +209,7 @@ static void inflate_work(exchange *x)
 	x->nmessage = x->body.n;
 	if (st == CLV_E_LIMIT)
 		answer_error(x, 413, "%s", status_message());
-	else if (st != CLV_OK)
-		answer_status(x, st);
+	answer_status(x, st);
 }
 
 void body_inflate(exchange *x, work_fn then)
@@ -270,6 +269,8 @@ void answer_text(exchange *x, unsigned status, const char *type, strbuf *text)
 static void answer_message(exchange *x, unsigned status, const char *message)
 {
 	strbuf b = STRBUF_INIT;
+	if (x->out.status >= 400)
+		return;
 	x->out.json = -1;
 	x->out.error = arena_str(&x->arena, message);
 	if (status == 429 || status == 503)
@@ -297,8 +298,10 @@ void answer_exhausted(exchange *x, const char *message)
 }
 
 /* Statuses whose messages are about the server itself do not go to clients: they may name files. */
-void answer_status(exchange *x, clv_status st)
+bool answer_status(exchange *x, clv_status st)
 {
+	if (st == CLV_OK || x->out.status >= 400)
+		return st == CLV_OK;
 	switch (st) {
 	case CLV_E_INVALID:
 	case CLV_E_PARSE:
@@ -316,15 +319,16 @@ void answer_status(exchange *x, clv_status st)
 		answer_error(x, 500, "the run failed (%s); the log of the server says why, under request %s",
 		             clv_status_name(st), x->id);
 	}
+	return false;
 }
 
 /* After a run: an operator takes numbers that it refuses (an index that is too large) from the request. */
-void answer_run(exchange *x, clv_status st)
+bool answer_run(exchange *x, clv_status st)
 {
-	if (st == CLV_E_TORCH)
-		answer_message(x, 400, status_message());
-	else
-		answer_status(x, st);
+	if (st != CLV_E_TORCH)
+		return answer_status(x, st);
+	answer_message(x, 400, status_message());
+	return false;
 }
 
 /* ---- what goes with them ------------------------------------------------------------------------------------------------- */
