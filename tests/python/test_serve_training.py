@@ -605,6 +605,26 @@ def test_sessions_that_do_not_fit_into_memory_wait_on_disk_and_go_on_bit_for_bit
             same(t.session.weights(), h.runtime)
 
 
+def resident(s: Server) -> int:
+    with open(f"/proc/{s.process.pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmRSS")) * 1024
+
+
+def test_a_file_that_trains_is_in_memory_once_until_a_session_changes_it(tmp_path: Path) -> None:
+    memory = []
+    for width in (64, 4096):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 2048), torch.nn.Linear(2048, width))
+        spec = cleave.SplitSpec(boundary="after:0", trainable=True)
+        runtime = cleave.prepare_split(net.train(), example_inputs=batch(0)[0], split=spec)
+        sgd = torch.optim.SGD(runtime.parameters("suffix"), lr=0.1)
+        file = runtime.save_trainer(str(tmp_path / f"{width}.clv"), batch(0)[1], optimizer=sgd)
+        (tmp_path / str(width)).mkdir()
+        with trains(Path(file), tmp_path / str(width)) as s:
+            memory.append(resident(s))
+    assert memory[1] - memory[0] < 1.5 * Path(file).stat().st_size
+
+
 class Deep(torch.nn.Module):
     """A suffix whose step takes a second or more where the batch is large."""
 
