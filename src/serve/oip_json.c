@@ -244,7 +244,7 @@ static clv_status read_raw(exchange *x)
 {
 	const served *m = x->served;
 	clv_port p;
-	int64_t known = 1, item;
+	int64_t known;
 	uint32_t open = NONE;
 	if (clv_runtime_input_count(m->runtime) != 1)
 		return fail(CLV_E_INPUT, "Raw request must only have 1 input to be deduced, the model has %u",
@@ -256,7 +256,7 @@ static clv_status read_raw(exchange *x)
 	if (!type || p.ndim > RANK_MOST)
 		return fail(CLV_E_INPUT, "input '%s' cannot be sent raw", p.name);
 	TRY(infer_type(in, type));
-	item = (int64_t)dtype_bytes((uint8_t)in->dtype);
+	known = (int64_t)dtype_bytes((uint8_t)in->dtype);
 	for (uint32_t d = 0; d < p.ndim; d++) {
 		in->shape[d] = oip_dim(p.dims[d]);
 		if (in->shape[d] < 0 && open != NONE)
@@ -267,7 +267,7 @@ static clv_status read_raw(exchange *x)
 			return fail(CLV_E_OVERFLOW, "input '%s' is too large", p.name);
 	}
 	if (open != NONE)
-		in->shape[open] = (int64_t)x->body.n / (known * item);
+		in->shape[open] = (int64_t)x->body.n / known;
 	x->call.binary = true;
 	return infer_place(x, in, body_at(&x->body), x->body.n);
 }

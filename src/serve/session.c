@@ -625,15 +625,16 @@ bool sessions_any_old(server *sv)
 
 /* ---- taking up what is there ------------------------------------------------------------------------------------------------------- */
 
-/* Nanoseconds since the file was written, by the only clock that goes on while no server runs. One set to an earlier time since
-   then counts as now. */
-static int64_t age_of(const struct stat *info)
+/* Nanoseconds since the file was written, by the only clock that goes on while no server runs. That may have been set, or the server
+   may have been off: whose session is old has an hour to come back, or half the time that it may be idle. */
+static int64_t age_of(const server *sv, const struct stat *info)
 {
-	int64_t ms = wall_milliseconds() - (int64_t)info->st_mtim.tv_sec * 1000, most = INT64_MAX / 2 / 1000000;
-	return (ms < 0 ? 0 : ms > most ? most : ms) * 1000000;
+	double seconds = (double)wall_milliseconds() / 1e3 - (double)info->st_mtim.tv_sec, idle = sv->o.session_idle;
+	double most = idle < 7200 ? idle / 2 : idle - 3600;
+	return (int64_t)((seconds < 0 ? 0 : seconds < most ? seconds : most) * 1e9);
 }
 
-static clv_status take_up(const char *id, const char *path, session_file *f, session **out)
+static clv_status take_up(const server *sv, const char *id, const char *path, session_file *f, session **out)
 {
 	const char *said_id, *model, *owner;
 	struct stat info;
@@ -646,7 +647,7 @@ static clv_status take_up(const char *id, const char *path, session_file *f, ses
 	TRY(session_new(id, model, owner, out));
 	(*out)->bytes = f->map.n;
 	if (stat(path, &info) == 0)
-		(*out)->used -= age_of(&info);
+		(*out)->used -= age_of(sv, &info);
 	return read_facts(f->said, &(*out)->facts);
 }
 
@@ -656,7 +657,7 @@ static clv_status take_up_one(server *sv, const char *id)
 	session *s = NULL;
 	char *path;
 	TRY(path_of(sv, id, &path));
-	clv_status st = take_up(id, path, &f, &s);
+	clv_status st = take_up(sv, id, path, &f, &s);
 	session_file_close(&f);
 	mem_free(path);
 	if (st == CLV_OK)

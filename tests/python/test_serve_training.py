@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import os
 import random
 import signal
 import socket
@@ -587,6 +588,23 @@ def test_quotas_bound_what_sessions_take(files: dict[str, Path], tmp_path: Path)
     with trains(files["sgd"], tmp_path / "small", "--max-session", "1000") as s:
         status, said = s.json("POST", "/v2/models/train/sessions", {})
         assert status == 413, said
+
+
+def test_a_session_that_was_away_for_long_has_time_to_come_back(files: dict[str, Path], tmp_path: Path) -> None:
+    with trains(files["sgd"], tmp_path) as s:
+        new_session(s, id="mine")
+    file = tmp_path / "state" / "mine.session"
+    for year in (1971, 2200):  # the server was off, or its clock was wrong then
+        os.utime(file, ((year - 1970) * 365 * 86400,) * 2)
+        with trains(files["sgd"], tmp_path, "--session-idle", "20") as s:
+            time.sleep(1)
+            assert s.ask("GET", "/v2/models/train/sessions/mine/state")[0] == 200
+    os.utime(file, (0, 0))
+    with trains(files["sgd"], tmp_path, "--session-idle", "2"):
+        deadline = time.monotonic() + 30
+        while file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 def test_sessions_that_do_not_fit_into_memory_wait_on_disk_and_go_on_bit_for_bit(
