@@ -95,7 +95,6 @@ static clv_status fill(trainer *t, const artifact *a, const clv_trainer_options 
 	TRY(runtime_create_on(a, &r, &engine_training, &t->suffix));
 	TRY(check_device(t->suffix));
 	TRY(make_loss(t, a, &r));
-	TRY(runtime_own_state(t->suffix));
 	TRY(add_parameters(t));
 	TRY(update_sites_new(&t->sites));
 	if (runtime_draws(t->suffix) || runtime_draws(t->loss))
@@ -146,6 +145,14 @@ static const runtime *suffix_of(const trainer *t)
 static const runtime *loss_of(const trainer *t)
 {
 	return t->loss;
+}
+
+clv_status trainer_own(trainer *t)
+{
+	if (!t->owned)
+		TRY(runtime_own_state(t->suffix));
+	t->owned = true;
+	return CLV_OK;
 }
 
 clv_status trained_leaf(const trainer *t, const trained *x, br_tensor **out)
@@ -534,6 +541,7 @@ static clv_status step_locked(trainer *t, const clv_boundary *b, const clv_tenso
 	pass x = {.t = t};
 	backup saved = {0};
 	TRY(check_whole(t));
+	TRY(trainer_own(t));
 	if (t->due)
 		return fail(CLV_E_INPUT,
 		            "the step of %.64s is due: clv_trainer_apply_tied() with the prefix's gradients comes first",
@@ -612,6 +620,7 @@ static clv_status apply_tied_to(trainer *t, const char *const *names, const clv_
                                 br_tensor **grads)
 {
 	TRY(check_whole(t));
+	TRY(trainer_own(t));
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t k;
 		TRY(find_tied(t, names[i], &k));

@@ -37,6 +37,7 @@ struct clv_trainer {
 	int threads;
 	double timeout;         /* of a backward */
 	_Atomic uint64_t stops; /* goes up when the step that runs is to end */
+	bool owned;             /* it has copies of the weights of the file */
 	bool due;               /* tied parameters wait for their step; the next one would be on old weights */
 	bool broken;            /* a step of the optimizer ended in the middle: only a state helps */
 	digest id;              /* of what its states belong to */
@@ -46,6 +47,9 @@ typedef struct clv_trainer trainer;
 
 /* The parameter itself. Borrowed. */
 clv_status trained_leaf(const trainer *t, const trained *x, br_tensor **out);
+
+/* Before anything changes: until then the weights are those of the file, in its memory. */
+clv_status trainer_own(trainer *t);
 
 /* trainer_update.c */
 clv_status update_sites_new(update_sites **out);

@@ -271,6 +271,7 @@ static clv_status take_all(reader *r)
 static clv_status read_with(reader *r, const bool *changing)
 {
 	TRY(check_all(r, changing));
+	TRY(trainer_own(r->t));
 	return take_all(r);
 }
 

@@ -13,13 +13,10 @@ struct clv_arrays {
 	uint8_t *dense; /* its data in row-major order, where it was in another; owned */
 };
 
-/* A bool that is neither 0 nor 1 would be read as both. */
 static clv_status check_bools(dtype d, const uint8_t *data, size_t n)
 {
-	for (size_t i = 0; d == DT_BOOL && i < n; i++)
-		if (data[i] > 1)
-			return fail(CLV_E_PARSE, "element %zu is %u, and bools are 0 or 1", i, data[i]);
-	return CLV_OK;
+	size_t odd = bools_odd(d, data, n);
+	return odd == n ? CLV_OK : fail(CLV_E_PARSE, "element %zu is %u, and bools are 0 or 1", odd, data[odd]);
 }
 
 static clv_status read_npy(clv_arrays *a, const void *data, size_t n)

@@ -551,9 +551,9 @@ clv_status payload_damaged(const char *entry)
 
 clv_status payload_check_bools(const payload_memory *m)
 {
-	for (size_t k = 0; m->dtype == DT_BOOL && !m->mixed && m->encoding == ENC_PLAIN && k < m->data_n; k++)
-		if (((const uint8_t *)m->data)[k] > 1)
-			return fail(CLV_E_PARSE, "entry \"%.64s\": byte %zu is no bool", m->entry, k);
+	if (m->mixed || m->encoding != ENC_PLAIN)
+		return CLV_OK;
+	TRY_MORE(bools_check(m->dtype, m->data, m->data_n), "entry \"%.64s\"", m->entry);
 	return CLV_OK;
 }
 

@@ -87,6 +87,21 @@ clv_status shape_bytes(dtype d, uint32_t ndim, const int64_t *shape, size_t *out
 	return CLV_OK;
 }
 
+size_t bools_odd(dtype d, const void *data, size_t n)
+{
+	const uint8_t *at = data;
+	size_t i = 0;
+	while (d == DT_BOOL && i < n && at[i] <= 1)
+		i++;
+	return d == DT_BOOL ? i : n;
+}
+
+clv_status bools_check(dtype d, const void *data, size_t n)
+{
+	size_t odd = bools_odd(d, data, n);
+	return odd == n ? CLV_OK : fail(CLV_E_PARSE, "byte %zu is no bool", odd);
+}
+
 /* ---- reading one entry ------------------------------------------------------------------------------------------ */
 
 static clv_status read_dtype(const json_t *info, dtype *out)

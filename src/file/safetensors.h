@@ -33,6 +33,10 @@ const char *st_dtype_name(dtype d); /* "F32"; NULL: the format has no such type 
 /* Bytes of a dense tensor; CLV_E_OVERFLOW, or CLV_E_INVALID for a negative size. */
 clv_status shape_bytes(dtype d, uint32_t ndim, const int64_t *shape, size_t *out);
 
+/* A bool that is neither 0 nor 1 would be read as both. Which of them is, n: none; of other types nothing is looked at. */
+size_t bools_odd(dtype d, const void *data, size_t n);
+clv_status bools_check(dtype d, const void *data, size_t n); /* CLV_E_PARSE */
+
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
 typedef struct st_file st_file;

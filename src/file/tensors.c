@@ -3,6 +3,12 @@
 
 #include <string.h>
 
+clv_status entry_tensor(const st_entry *e, clv_tensor **out)
+{
+	TRY_MORE(bools_check(e->dtype, e->data, e->nbytes), "\"%.64s\"", e->name);
+	return clv_tensor_from_data(e->data, dtype_name(e->dtype), e->ndim, e->shape, out);
+}
+
 clv_status tensor_describe(payload *p, const clv_tensor *original, const clv_tensor *host, payload_tensor *out)
 {
 	if (!host->m.strided)

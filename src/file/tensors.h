@@ -4,6 +4,8 @@
 #include "file/payload.h"
 #include "tensor/tensor.h"
 
+/* An entry of a file as a tensor of its own. CLV_E_PARSE: a bool that is none. */
+clv_status entry_tensor(const st_entry *e, clv_tensor **out);
 /* Where the data of a tensor is and how it is laid out, for payload_add_tensor: `host` is the tensor, or its copy on the
    CPU; its memory stays in use. All but label and wishes are filled in. */
 clv_status tensor_describe(payload *p, const clv_tensor *original, const clv_tensor *host, payload_tensor *out);

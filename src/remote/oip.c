@@ -130,6 +130,15 @@ clv_status remote_write_inputs(const clv_remote *r, const clv_tensor *const *inp
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
+static clv_status fail_count(const clv_remote *r, size_t n)
+{
+	return fail(
+		CLV_E_PARSE,
+		"it sent %zu outputs instead of %u: a model that gives others for other data than its metadata lists can be "
+		"asked by clients of the protocol alone",
+		n, r->nports[OUTPUTS]);
+}
+
 /* An output as it came: it is what the metadata announced. */
 static clv_status take_output(const clv_port *p, dtype d, uint32_t ndim, const int64_t *shape, const void *data,
                               size_t n, clv_tensor **out)
@@ -141,9 +150,7 @@ static clv_status take_output(const clv_port *p, dtype d, uint32_t ndim, const i
 	TRY(shape_bytes(d, ndim, shape, &want));
 	if (want != n)
 		return fail(CLV_E_PARSE, "output \"%.64s\" has %zu bytes instead of %zu", p->name, n, want);
-	for (size_t i = 0; d == DT_BOOL && i < n; i++)
-		if (((const uint8_t *)data)[i] > 1)
-			return fail(CLV_E_PARSE, "output \"%.64s\": byte %zu is no bool", p->name, i);
+	TRY_MORE(bools_check(d, data, n), "output \"%.64s\"", p->name);
 	return clv_tensor_from_data(data, dtype_name(d), ndim, shape, out);
 }
 
@@ -153,7 +160,7 @@ clv_status remote_read_tensors(const clv_remote *r, const remote_answer *a, clv_
 	clv_status st = CLV_OK;
 	TRY(st_parse(a->body, a->n, &f));
 	if (st_count(f) != r->nports[OUTPUTS])
-		st = fail(CLV_E_PARSE, "it sent %u outputs instead of %u", st_count(f), r->nports[OUTPUTS]);
+		st = fail_count(r, st_count(f));
 	for (uint32_t i = 0; st == CLV_OK && i < r->nports[OUTPUTS]; i++) {
 		const clv_port *p = &r->ports[OUTPUTS][i];
 		uint32_t k = st_find(f, p->name);
@@ -208,7 +215,7 @@ static clv_status read_outputs(const clv_remote *r, const json_t *root, const ch
 	const json_t *list;
 	TRY(json_get_array(root, "outputs", &list));
 	if (json_array_size(list) != r->nports[OUTPUTS])
-		return fail(CLV_E_PARSE, "it sent %zu outputs instead of %u", json_array_size(list), r->nports[OUTPUTS]);
+		return fail_count(r, json_array_size(list));
 	for (size_t i = 0; i < json_array_size(list); i++)
 		TRY(read_binary_output(r, json_array_get(list, i), &at, &left, outputs));
 	return left ? fail(CLV_E_PARSE, "%zu bytes after its outputs belong to none", left) : CLV_OK;

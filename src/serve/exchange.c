@@ -343,8 +343,10 @@ void answer_exhausted(exchange *x, const char *message)
 }
 
 /* Statuses whose messages are about the server itself do not go to clients: they may name files. */
-void answer_status(exchange *x, clv_status st)
+bool answer_status(exchange *x, clv_status st)
 {
+	if (st == CLV_OK || x->out.status >= 400)
+		return st == CLV_OK;
 	switch (st) {
 	case CLV_E_INVALID:
 	case CLV_E_PARSE:
@@ -362,15 +364,16 @@ void answer_status(exchange *x, clv_status st)
 		answer_error(x, 500, "the run failed (%s); the log of the server says why, under request %s",
 		             clv_status_name(st), x->id);
 	}
+	return false;
 }
 
 /* After a run: an operator takes numbers that it refuses (an index that is too large) from the request. */
-void answer_run(exchange *x, clv_status st)
+bool answer_run(exchange *x, clv_status st)
 {
-	if (st == CLV_E_TORCH)
-		answer_message(x, 400, status_message());
-	else
-		answer_status(x, st);
+	if (st != CLV_E_TORCH)
+		return answer_status(x, st);
+	answer_message(x, 400, status_message());
+	return false;
 }
 
 /* ---- what goes with them ------------------------------------------------------------------------------------------------- */

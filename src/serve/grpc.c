@@ -120,10 +120,7 @@ void grpc_route(exchange *x)
 		grpc_stream_more(x);
 		return;
 	}
-	clv_status st = read_message(x);
-	if (st != CLV_OK)
-		answer_status(x, st);
-	else
+	if (answer_status(x, read_message(x)))
 		call_plain(x);
 }
 
@@ -191,10 +188,8 @@ static clv_status begin_message(exchange *x, const uint8_t *at, size_t n, bool p
 	clv_status st = body_add(y, at, n);
 	y->message = body_at(&y->body);
 	y->nmessage = n;
-	if (st == CLV_OK)
+	if (answer_status(y, st))
 		call_plain(y);
-	else
-		answer_status(y, st);
 	return CLV_OK;
 }
 

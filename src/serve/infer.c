@@ -250,10 +250,7 @@ static void tally_up(const exchange *x, bool good, uint32_t batch)
 
 static bool find_model(exchange *x)
 {
-	clv_status st = models_find(x->s, x->model, x->version, &x->served);
-	if (st != CLV_OK)
-		answer_status(x, st);
-	else if (x->served->kind == SERVES_TRAINING)
+	if (answer_status(x, models_find(x->s, x->model, x->version, &x->served)) && x->served->kind == SERVES_TRAINING)
 		answer_error(x, 400, "model '%s' trains: send its steps to sessions (POST …/sessions, POST …/train)", x->model);
 	return !x->out.status;
 }
@@ -302,19 +299,15 @@ void infer_prepare(exchange *x)
 	x->prepared = true;
 	x->at.ready = x->at.ran = clock_nanoseconds();
 	x->read_ns = x->at.ready - start;
-	if (st != CLV_OK && !x->out.status)
-		answer_status(x, st);
+	answer_status(x, st);
 	if (x->out.status)
 		tally_up(x, false, 0);
 }
 
 void infer_finish(exchange *x, clv_status ran, uint32_t batch)
 {
-	clv_status st = ran == CLV_OK ? check_outputs(x) : ran;
-	if (st == CLV_OK)
+	if (answer_run(x, ran == CLV_OK ? check_outputs(x) : ran))
 		oip_write(x);
-	else if (!x->out.status)
-		answer_run(x, st);
 	tally_up(x, x->out.status == 200, batch);
 }
 

@@ -331,14 +331,12 @@ static void answer_message(exchange *x, clv_status st, strbuf *b)
 	strbuf all = STRBUF_INIT;
 	if (st == CLV_OK && b->failed)
 		st = fail_nomem();
-	if (st != CLV_OK) {
-		strbuf_free(b);
-		answer_status(x, st);
-		return;
+	if (answer_status(x, st)) {
+		grpc_put_frame(&all, b->n);
+		strbuf_move(&all, b);
+		answer_text(x, 200, "application/grpc", &all);
 	}
-	grpc_put_frame(&all, b->n);
-	strbuf_move(&all, b);
-	answer_text(x, 200, "application/grpc", &all);
+	strbuf_free(b);
 }
 
 static uint32_t result_of(const exchange *x, uint32_t k)
@@ -504,11 +502,7 @@ static void health_watch(exchange *x)
 {
 	const char *service = "", *none = "";
 	clv_status st = read_texts(x, 1, &service, NONE, &none);
-	if (st != CLV_OK) {
-		answer_status(x, st);
-		return;
-	}
-	if (!tokens_know(x))
+	if (!answer_status(x, st) || !tokens_know(x))
 		return;
 	x->watch = service;
 	x->streaming = x->half_closed = true;
@@ -774,11 +768,8 @@ void grpc_call(exchange *x)
 		answer_error(x, 501, "this server has no such method");
 		return;
 	}
-	clv_status st = name_model(x, m->named);
-	if (st != CLV_OK) {
-		answer_status(x, st);
+	if (!answer_status(x, name_model(x, m->named)))
 		return;
-	}
 	bool open = m->call == server_live || m->call == server_ready || m->call == health_check || m->call == health_watch;
 	if (!open && !grpc_may(x, m->named))
 		return;

@@ -16,14 +16,6 @@ clv_status infer_bytes(const infer_input *in, size_t *out)
 	return shape_bytes(in->dtype, in->ndim, in->shape, out);
 }
 
-static clv_status check_bools(const infer_input *in, const uint8_t *at, size_t n)
-{
-	for (size_t i = 0; in->dtype == DT_BOOL && i < n; i++)
-		if (at[i] > 1)
-			return fail(CLV_E_INPUT, "input '%s': byte %zu is %u; a BOOL is 0 or 1", in->name, i, at[i]);
-	return CLV_OK;
-}
-
 clv_status infer_place(exchange *x, infer_input *in, const uint8_t *at, size_t n)
 {
 	tensor_form form = {.dtype = (uint8_t)in->dtype, .ndim = in->ndim, .sizes = in->shape};
@@ -31,7 +23,7 @@ clv_status infer_place(exchange *x, infer_input *in, const uint8_t *at, size_t n
 	TRY(infer_bytes(in, &want));
 	if (n != want)
 		return fail(CLV_E_INPUT, "unexpected total byte size %zu for input '%s', expecting %zu", n, in->name, want);
-	TRY(check_bools(in, at, n));
+	TRY_MORE(bools_check(in->dtype, at, n), "input '%s'", in->name);
 	if ((uintptr_t)at % 64 == 0 && n)
 		return tensor_over(x->body.memory, (void *)at, &form, &in->tensor);
 	TRY(exchange_hold(x, n));
@@ -265,7 +257,7 @@ static clv_status read_raw(exchange *x)
 {
 	const served *m = x->served;
 	clv_port p;
-	int64_t known = 1, item;
+	int64_t known;
 	uint32_t open = NONE;
 	if (clv_runtime_input_count(m->runtime) != 1)
 		return fail(CLV_E_INPUT, "Raw request must only have 1 input to be deduced, the model has %u",
@@ -277,7 +269,7 @@ static clv_status read_raw(exchange *x)
 	if (!type || p.ndim > RANK_MOST)
 		return fail(CLV_E_INPUT, "input '%s' cannot be sent raw", p.name);
 	TRY(infer_type(in, type));
-	item = (int64_t)dtype_bytes((uint8_t)in->dtype);
+	known = (int64_t)dtype_bytes((uint8_t)in->dtype);
 	for (uint32_t d = 0; d < p.ndim; d++) {
 		in->shape[d] = oip_dim(p.dims[d]);
 		if (in->shape[d] < 0 && open != NONE)
@@ -288,7 +280,7 @@ static clv_status read_raw(exchange *x)
 			return fail(CLV_E_OVERFLOW, "input '%s' is too large", p.name);
 	}
 	if (open != NONE)
-		in->shape[open] = (int64_t)x->body.n / (known * item);
+		in->shape[open] = (int64_t)x->body.n / known;
 	x->call.binary = true;
 	return infer_place(x, in, body_at(&x->body), x->body.n);
 }
@@ -554,6 +546,5 @@ void oip_write(exchange *x)
 	                                   : write_file(x);
 	if (st == CLV_OK)
 		st = x->grpc ? grpc_deflate(x) : answer_deflate(x, 0);
-	if (st != CLV_OK)
-		answer_status(x, st);
+	answer_status(x, st);
 }

@@ -7,7 +7,7 @@
  * which may take long.
  *
  * Requests of which nobody wants the answer any more, or whose time is over, are taken out where they wait. */
-#define _GNU_SOURCE /* pthread_timedjoin_np */
+#define _GNU_SOURCE /* pthread_clockjoin_np */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -475,9 +475,9 @@ static clv_status join_threads(queue *q)
 {
 	enum { PATIENT_S = 10 };
 	struct timespec until;
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += PATIENT_S;
-	while (q->nthreads && pthread_timedjoin_np(q->threads[q->nthreads - 1], NULL, &until) == 0)
+	while (q->nthreads && pthread_clockjoin_np(q->threads[q->nthreads - 1], NULL, CLOCK_MONOTONIC, &until) == 0)
 		q->nthreads--;
 	return q->nthreads ? fail(CLV_E_CANCELLED,
 	                          "a run, or the loading of a model, did not end in %d s; its thread goes on", PATIENT_S)

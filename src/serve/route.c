@@ -47,16 +47,16 @@ static bool has_method(exchange *x, const char *methods)
 	return false;
 }
 
+static void answer_body(exchange *x, clv_status st, const char *type, strbuf *b)
+{
+	if (answer_status(x, st == CLV_OK && b->failed ? fail_nomem() : st))
+		answer_text(x, 200, type, b);
+	strbuf_free(b);
+}
+
 static void answer_json(exchange *x, clv_status st, strbuf *b)
 {
-	if (st == CLV_OK && b->failed)
-		st = fail_nomem();
-	if (st == CLV_OK) {
-		answer_text(x, 200, "application/json", b);
-	} else {
-		strbuf_free(b);
-		answer_status(x, st);
-	}
+	answer_body(x, st, "application/json", b);
 }
 
 /* ---- about the server ------------------------------------------------------------------------------------------------------ */
@@ -165,10 +165,8 @@ static void training_path(exchange *x, const path *p, uint32_t at)
 		return;
 	}
 	tokens_owner(x);
-	if (x->owner)
+	if (answer_status(x, x->owner ? CLV_OK : CLV_E_NOMEM))
 		queue_add(x);
-	else
-		answer_status(x, CLV_E_NOMEM);
 }
 
 static void about_model(exchange *x, const path *p, uint32_t at)
@@ -251,20 +249,14 @@ static void repository_index(exchange *x)
 
 static void load_model(exchange *x)
 {
-	clv_status st = models_load(x->s, x->model);
-	if (st == CLV_OK)
+	if (answer_status(x, models_load(x->s, x->model)))
 		answer_empty(x, 200);
-	else
-		answer_status(x, st);
 }
 
 static void unload_model(exchange *x)
 {
-	clv_status st = models_unload(x->s, x->model);
-	if (st == CLV_OK)
+	if (answer_status(x, models_unload(x->s, x->model)))
 		answer_empty(x, 200);
-	else
-		answer_status(x, st);
 }
 
 /* Files and settings that come with the request are not taken: a model is what lies in the repository. */
@@ -281,11 +273,9 @@ static bool load_is_plain(exchange *x)
 	json_object_foreach((json_t *)parameters, key, any) plain &=
 		strcmp(key, "config") != 0 && strncmp(key, "file:", 5) != 0;
 	json_decref(root);
-	if (st != CLV_OK)
-		answer_status(x, st);
-	else if (!plain)
+	if (answer_status(x, st) && !plain)
 		answer_error(x, 400, "files and configurations in a request are not taken: put the model into the repository");
-	return st == CLV_OK && plain;
+	return !x->out.status;
 }
 
 static void repository_path(exchange *x, const path *p)
@@ -313,13 +303,7 @@ static void repository_path(exchange *x, const path *p)
 static void metrics(exchange *x)
 {
 	strbuf b = STRBUF_INIT;
-	clv_status st = metrics_write(x->s, &b);
-	if (st == CLV_OK) {
-		answer_text(x, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
-	} else {
-		strbuf_free(&b);
-		answer_status(x, st);
-	}
+	answer_body(x, metrics_write(x->s, &b), "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 
 /* ---- all of it ---------------------------------------------------------------------------------------------------------------- */

@@ -210,9 +210,9 @@ void answer_empty(exchange *x, unsigned status);
 void answer_text(exchange *x, unsigned status, const char *type, strbuf *text /* empty after */);
 void answer_error(exchange *x, unsigned status, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void answer_exhausted(exchange *x, const char *message); /* 503: there is no memory now */
-void answer_status(exchange *x,
-                   clv_status st); /* what the library said last on this thread, as far as it is for clients */
-void answer_run(exchange *x, clv_status st); /* the same, after the model ran on what the client sent */
+/* True: CLV_OK. Otherwise it is answered with what the library said last on this thread, as far as that is for clients. */
+bool answer_status(exchange *x, clv_status st);
+bool answer_run(exchange *x, clv_status st); /* the same, after the model ran on what the client sent */
 clv_status answer_piece(answer *a, const void *at, size_t n, void (*drop)(void *), void *ctx); /* drops it on failure */
 void answer_clear(answer *a);
 /* Compresses the body, as the client may have it, except for its first `skip` bytes. Not where that saves nothing. */

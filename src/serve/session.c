@@ -283,20 +283,20 @@ static void answer_unwritten(exchange *x, const session *s, clv_status st)
 	answer_error(x, 503, "the server cannot write the state of the session now: nothing was changed, send it again");
 }
 
-bool session_write(exchange *x, session *s, const session_facts *next, const session_bytes *parts, uint32_t n)
+clv_status session_write(exchange *x, session *s, const session_facts *next, const session_bytes *parts, uint32_t n)
 {
 	size_t bytes;
 	clv_status st = write_file(x->s, s, next, parts, n, &bytes);
 	if (st != CLV_OK) {
 		answer_unwritten(x, s, st);
 		session_forget(s);
-		return false;
+		return st;
 	}
 	pthread_mutex_lock(&x->s->sessions->lock);
 	s->facts = *next;
 	s->bytes = bytes;
 	pthread_mutex_unlock(&x->s->sessions->lock);
-	return true;
+	return CLV_OK;
 }
 
 /* ---- trainers ------------------------------------------------------------------------------------------------------------------ */
@@ -445,11 +445,16 @@ static bool is_of(const session *s, const char *model)
 	return strcmp(s->model, model) == 0;
 }
 
-static session *take_locked(exchange *x, const char *id)
+/* NULL: the model has none of that number. */
+static session *find_mine(const exchange *x, const char *id)
 {
-	sessions *l = x->s->sessions;
+	const sessions *l = x->s->sessions;
 	uint32_t i = find(l, id);
-	session *s = i == NONE || !is_of(l->all.at[i], x->model) ? NULL : l->all.at[i];
+	return i != NONE && is_of(l->all.at[i], x->model) ? l->all.at[i] : NULL;
+}
+
+static session *take_locked(exchange *x, session *s)
+{
 	if (!s)
 		answer_error(x, 404, "model '%s' has no session of that number: it was ended, or not used for too long",
 		             x->model);
@@ -466,7 +471,7 @@ session *session_take(exchange *x, const char *id)
 {
 	sessions *l = x->s->sessions;
 	pthread_mutex_lock(&l->lock);
-	session *s = take_locked(x, id);
+	session *s = take_locked(x, find_mine(x, id));
 	pthread_mutex_unlock(&l->lock);
 	return s;
 }
@@ -516,12 +521,13 @@ static session *add_locked(exchange *x, const char *id, const session_facts *fac
 	return s;
 }
 
-session *session_add(exchange *x, const char *id, const session_facts *facts)
+session *session_open(exchange *x, const char *id, const session_facts *facts, bool *made)
 {
 	sessions *l = x->s->sessions;
 	sessions_expire(x->s);
 	pthread_mutex_lock(&l->lock);
-	session *s = add_locked(x, id, facts);
+	session *there = find_mine(x, id), *s = there ? take_locked(x, there) : add_locked(x, id, facts);
+	*made = s && !there;
 	pthread_mutex_unlock(&l->lock);
 	return s;
 }
@@ -541,19 +547,14 @@ static void remove_file(server *s, const char *id)
 	}
 }
 
-static void take_out(sessions *l, uint32_t i)
-{
-	memmove(l->all.at + i, l->all.at + i + 1, (l->all.n - i - 1) * sizeof *l->all.at);
-	l->all.n--;
-}
-
 /* The name is free once the file is gone: a new session of it must not lose its own. */
-void session_drop(exchange *x, session *s)
+void session_drop(server *sv, session *s)
 {
-	sessions *l = x->s->sessions;
-	remove_file(x->s, s->id);
+	sessions *l = sv->sessions;
+	remove_file(sv, s->id);
 	pthread_mutex_lock(&l->lock);
-	take_out(l, find(l, s->id));
+	uint32_t i = find(l, s->id);
+	memmove(l->all.at + i, l->all.at + i + 1, (--l->all.n - i) * sizeof *l->all.at);
 	pthread_mutex_unlock(&l->lock);
 	session_free(s);
 }
@@ -562,10 +563,9 @@ clv_status session_look(exchange *x, const char *id, void (*look)(void *, const 
 {
 	sessions *l = x->s->sessions;
 	pthread_mutex_lock(&l->lock);
-	uint32_t i = find(l, id);
-	bool there = i != NONE && is_of(l->all.at[i], x->model);
+	const session *there = find_mine(x, id);
 	if (there)
-		look(ctx, l->all.at[i]);
+		look(ctx, there);
 	pthread_mutex_unlock(&l->lock);
 	return there ? CLV_OK : fail(CLV_E_NOT_FOUND, "model '%s' has no session of that number", x->model);
 }
@@ -609,11 +609,7 @@ void sessions_expire(server *sv)
 	session *s;
 	while (l && (s = take_old(sv))) {
 		server_say(sv, "session %s of model %s ends: nobody used it for %g s", s->id, s->model, sv->o.session_idle);
-		remove_file(sv, s->id);
-		pthread_mutex_lock(&l->lock);
-		take_out(l, find(l, s->id));
-		pthread_mutex_unlock(&l->lock);
-		session_free(s);
+		session_drop(sv, s);
 	}
 }
 
@@ -632,15 +628,16 @@ bool sessions_any_old(server *sv)
 
 /* ---- taking up what is there ------------------------------------------------------------------------------------------------------- */
 
-/* Nanoseconds since the file was written, by the only clock that goes on while no server runs. One set to an earlier time since
-   then counts as now. */
-static int64_t age_of(const struct stat *info)
+/* Nanoseconds since the file was written, by the only clock that goes on while no server runs. That may have been set, or the server
+   may have been off: whose session is old has an hour to come back, or half the time that it may be idle. */
+static int64_t age_of(const server *sv, const struct stat *info)
 {
-	int64_t ms = wall_milliseconds() - (int64_t)info->st_mtim.tv_sec * 1000, most = INT64_MAX / 2 / 1000000;
-	return (ms < 0 ? 0 : ms > most ? most : ms) * 1000000;
+	double seconds = (double)wall_milliseconds() / 1e3 - (double)info->st_mtim.tv_sec, idle = sv->o.session_idle;
+	double most = idle < 7200 ? idle / 2 : idle - 3600;
+	return (int64_t)((seconds < 0 ? 0 : seconds < most ? seconds : most) * 1e9);
 }
 
-static clv_status take_up(const char *id, const char *path, session_file *f, session **out)
+static clv_status take_up(const server *sv, const char *id, const char *path, session_file *f, session **out)
 {
 	const char *said_id, *model, *owner;
 	struct stat info;
@@ -653,7 +650,7 @@ static clv_status take_up(const char *id, const char *path, session_file *f, ses
 	TRY(session_new(id, model, owner, out));
 	(*out)->bytes = f->map.n;
 	if (stat(path, &info) == 0)
-		(*out)->used -= age_of(&info);
+		(*out)->used -= age_of(sv, &info);
 	return read_facts(f->said, &(*out)->facts);
 }
 
@@ -663,7 +660,7 @@ static clv_status take_up_one(server *sv, const char *id)
 	session *s = NULL;
 	char *path;
 	TRY(path_of(sv, id, &path));
-	clv_status st = take_up(id, path, &f, &s);
+	clv_status st = take_up(sv, id, path, &f, &s);
 	session_file_close(&f);
 	mem_free(path);
 	if (st == CLV_OK)

@@ -62,9 +62,9 @@ bool sessions_any_old(server *s);
    worker has it. */
 session *session_take(exchange *x, const char *id);
 void session_give_back(session *s, exchange *x);
-/* A new one, taken. NULL is answered. */
-session *session_add(exchange *x, const char *id, const session_facts *facts);
-void session_drop(exchange *x, session *s); /* ends it, with its file; it was taken */
+/* The same; *made: there was none, and this one is new, with these facts. */
+session *session_open(exchange *x, const char *id, const session_facts *facts, bool *made);
+void session_drop(server *sv, session *s); /* ends it, with its file; it was taken */
 /* Calls `look` with the facts of a session, which no worker changes meanwhile. CLV_E_NOT_FOUND */
 clv_status session_look(exchange *x, const char *id, void (*look)(void *ctx, const session *s), void *ctx);
 
@@ -89,7 +89,7 @@ typedef struct session_bytes {
 
 /* Writes the session as it will be, whole or not at all, to the disk, and then it is that. A failure is answered: the session is what
    its file says. */
-bool session_write(exchange *x, session *s, const session_facts *next, const session_bytes *parts, uint32_t n);
+clv_status session_write(exchange *x, session *s, const session_facts *next, const session_bytes *parts, uint32_t n);
 /* The trainer as the file has it; made where there is none. */
 clv_status session_trainer(exchange *x, session *s, clv_trainer **out);
 /* Around what runs on the trainer. False: the server stops, and that is answered. */

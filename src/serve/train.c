@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/member.h"
+#include "file/tensors.h"
 #include "file/training.h"
 #include "runtime/trainer.h"
 #include "serve/oip.h"
@@ -15,10 +16,7 @@
 
 static bool find_trained(exchange *x)
 {
-	clv_status st = models_find(x->s, x->model, x->version, &x->served);
-	if (st != CLV_OK)
-		answer_status(x, st);
-	else if (x->served->kind != SERVES_TRAINING)
+	if (answer_status(x, models_find(x->s, x->model, x->version, &x->served)) && x->served->kind != SERVES_TRAINING)
 		answer_error(x, 400, "model '%s' does not train: SplitRuntime.save_trainer writes a file that does", x->model);
 	return !x->out.status;
 }
@@ -45,7 +43,13 @@ static bool is_named(exchange *x)
 {
 	if (!x->session || !session_is_name(x->session))
 		answer_error(x, 400, "a session is named by 1 to %d letters, digits, - and _", SESSION_NAME_MOST);
-	return !x->out.status;
+	return !x->out.status && find_trained(x);
+}
+
+/* The session that the request names, for this worker alone; NULL is answered. */
+static session *take(exchange *x)
+{
+	return is_named(x) ? session_take(x, x->session) : NULL;
 }
 
 /* A step, while it is worked on. */
@@ -85,12 +89,10 @@ static bool read_step(step *p)
 		answer_error(x, 409, "the session has no member %lld: it has %u", (long long)member, p->s->facts.nmembers);
 		return false;
 	}
-	clv_status st = exchange_hold(x, json_memory_most(st_header_bytes(p->at, p->boundary_n)) +
-	                                     json_memory_most(st_header_bytes(p->at + boundary, p->n - p->boundary_n)));
-	if (st != CLV_OK) {
-		answer_status(x, st);
+	size_t memory = json_memory_most(st_header_bytes(p->at, p->boundary_n)) +
+	                json_memory_most(st_header_bytes(p->at + boundary, p->n - p->boundary_n));
+	if (!answer_status(x, exchange_hold(x, memory)))
 		return false;
-	}
 	p->member = (uint32_t)member;
 	p->body = digest_of_three(p->at, p->n, &boundary, sizeof boundary, NULL, 0);
 	return is_mine(x, p->s->facts.members[member].owner);
@@ -152,9 +154,7 @@ static bool is_next(step *p)
 	char message[160], name[32];
 	if (p->number == m->last && digest_equal(p->body, m->body)) {
 		part_name("answer", p->member, name);
-		clv_status st = answer_part(p->x, p->s, name);
-		if (st != CLV_OK)
-			answer_status(p->x, st);
+		answer_status(p->x, answer_part(p->x, p->s, name));
 	} else if (p->number == m->last) {
 		snprintf(message, sizeof message, "step %llu was made with another body; the session expects step %llu",
 		         (unsigned long long)m->last, (unsigned long long)m->last + 1);
@@ -188,11 +188,8 @@ static clv_status read_target(exchange *x, const st_file *f, uint32_t i, clv_ten
 	const st_entry *e = st_at(f, k);
 	if (e->ndim > RANK_MOST)
 		return fail(CLV_E_INPUT, "%s has %u dimensions", name, e->ndim);
-	for (size_t b = 0; e->dtype == DT_BOOL && b < e->nbytes; b++)
-		if (((const uint8_t *)e->data)[b] > 1)
-			return fail(CLV_E_INPUT, "%s: byte %zu is no bool", name, b);
 	TRY(room_for(x, e->nbytes));
-	return clv_tensor_from_data(e->data, dtype_name(e->dtype), e->ndim, e->shape, out);
+	return entry_tensor(e, out);
 }
 
 static clv_status read_targets(exchange *x, const uint8_t *at, size_t n, clv_tensor **out, uint32_t count)
@@ -269,8 +266,7 @@ static clv_status make_own(step *p)
 	p->next.steps += apply;
 	note_step(p);
 	session_bytes parts[] = {{"trainer", p->state, p->state_n}, {"answer.0", p->answer, p->answer_n}};
-	(void)session_write(p->x, p->s, &p->next, parts, 2);
-	return CLV_OK;
+	return session_write(p->x, p->s, &p->next, parts, 2);
 }
 
 /* ---- sessions of several --------------------------------------------------------------------------------------------------------------- */
@@ -388,7 +384,7 @@ static clv_status write_shared(step *p, const session_file *f)
 	strbuf body = STRBUF_INIT;
 	clv_status st = collect(p, f, &body, &l);
 	if (st == CLV_OK)
-		(void)session_write(p->x, p->s, &p->next, l.at, l.n);
+		st = session_write(p->x, p->s, &p->next, l.at, l.n);
 	strbuf_free(&body);
 	vec_free(&l);
 	return st;
@@ -434,9 +430,7 @@ static void make_step(step *p)
 	x->at.ran = clock_nanoseconds();
 	if (st != CLV_OK && (p->changed || st == CLV_E_INVALID || !is_the_clients(st))) /* INVALID: it may be broken */
 		session_forget(p->s);
-	if (st != CLV_OK && !x->out.status)
-		answer_run(x, st);
-	if (x->out.status)
+	if (!answer_run(x, st))
 		return;
 	count_step(x, x->at.ran - x->at.taken);
 	answer_bytes(x, p->answer, p->answer_n);
@@ -445,8 +439,8 @@ static void make_step(step *p)
 
 void train_step(exchange *x)
 {
-	step p = {.x = x};
-	if (!is_named(x) || !find_trained(x) || !(p.s = session_take(x, x->session)))
+	step p = {.x = x, .s = take(x)};
+	if (!p.s)
 		return;
 	if (read_step(&p) && is_next(&p))
 		make_step(&p);
@@ -572,7 +566,7 @@ static clv_status rewrite(exchange *x, session *s, const session_facts *next, co
 		if (st == CLV_OK)
 			st = keep_parts(&l, &f, &s->facts, NONE, true);
 		if (st == CLV_OK)
-			(void)session_write(x, s, next, l.at, l.n);
+			st = session_write(x, s, next, l.at, l.n);
 		session_file_close(&f);
 	}
 	vec_free(&l);
@@ -602,10 +596,7 @@ static void join(exchange *x, session *s, const wish *w)
 		return;
 	}
 	add_member(&next, w->member, x->owner);
-	clv_status st = rewrite(x, s, &next, NULL);
-	if (st != CLV_OK)
-		answer_status(x, st);
-	if (!x->out.status)
+	if (answer_status(x, rewrite(x, s, &next, NULL)))
 		answer_session(x, s, next.nmembers - 1);
 }
 
@@ -638,51 +629,26 @@ static clv_status begin(exchange *x, session *s)
 	TRY(check_shared(s, x->served->artifact));
 	TRY(clv_trainer_state(t, &state, &n));
 	session_bytes part = {"trainer", state, n};
-	(void)session_write(x, s, &s->facts, &part, 1);
+	clv_status st = session_write(x, s, &s->facts, &part, 1);
 	mem_free(state);
-	return CLV_OK;
-}
-
-static void create(exchange *x, wish *w)
-{
-	add_member(&w->facts, w->member, x->owner);
-	session *s = session_add(x, w->id, &w->facts);
-	if (!s)
-		return;
-	clv_status st = begin(x, s);
-	if (st != CLV_OK && !x->out.status)
-		answer_status(x, st);
-	if (x->out.status) {
-		session_drop(x, s);
-		return;
-	}
-	answer_session(x, s, 0);
-	session_give_back(s, x);
-}
-
-static void ignore(void *ctx, const session *s)
-{
-	(void)ctx, (void)s;
+	return st;
 }
 
 void train_open(exchange *x)
 {
 	wish w = {0};
-	if (!find_trained(x))
+	bool made = false;
+	if (!find_trained(x) || !answer_status(x, read_wish(x, &w)))
 		return;
-	clv_status st = read_wish(x, &w);
-	if (st != CLV_OK) {
-		answer_status(x, st);
-		return;
-	}
-	if (session_look(x, w.id, ignore, NULL) != CLV_OK) {
-		create(x, &w);
-		return;
-	}
-	session *s = session_take(x, w.id);
+	add_member(&w.facts, w.member, x->owner);
+	session *s = session_open(x, w.id, &w.facts, &made);
 	if (!s)
 		return;
-	if (is_as_wished(x, s, &w))
+	if (made && !answer_status(x, begin(x, s))) {
+		session_drop(x->s, s);
+		return;
+	}
+	if (made || is_as_wished(x, s, &w))
 		join(x, s, &w);
 	session_give_back(s, x);
 }
@@ -698,34 +664,28 @@ static void tell(void *ctx, const session *s)
 
 void train_about(exchange *x)
 {
-	if (!is_named(x) || !find_trained(x))
-		return;
-	clv_status st = session_look(x, x->session, tell, x);
-	if (st != CLV_OK)
-		answer_status(x, st);
+	if (is_named(x))
+		answer_status(x, session_look(x, x->session, tell, x));
 }
 
 void train_end(exchange *x)
 {
-	session *s;
-	if (!is_named(x) || !find_trained(x) || !(s = session_take(x, x->session)))
-		return;
-	if (!is_mine(x, s->owner)) {
+	session *s = take(x);
+	if (s && is_mine(x, s->owner)) {
+		session_drop(x->s, s);
+		answer_empty(x, 200);
+	} else if (s) {
 		session_give_back(s, x);
-		return;
 	}
-	session_drop(x, s);
-	answer_empty(x, 200);
 }
 
 void train_state(exchange *x)
 {
-	session *s;
-	if (!is_named(x) || !find_trained(x) || !(s = session_take(x, x->session)))
+	session *s = take(x);
+	if (!s)
 		return;
-	clv_status st = is_mine(x, s->owner) ? answer_part(x, s, "trainer") : CLV_OK;
-	if (st != CLV_OK)
-		answer_status(x, st);
+	if (is_mine(x, s->owner))
+		answer_status(x, answer_part(x, s, "trainer"));
 	session_give_back(s, x);
 }
 
@@ -742,7 +702,7 @@ static clv_status apply_entries(clv_trainer *t, exchange *x, const st_file *f)
 		names[i] = e->name;
 		st = exchange_hold(x, e->nbytes);
 		if (st == CLV_OK)
-			st = clv_tensor_from_data(e->data, dtype_name(e->dtype), e->ndim, e->shape, &grads[i]);
+			st = entry_tensor(e, &grads[i]);
 	}
 	if (st == CLV_OK)
 		st = clv_trainer_apply_tied(t, names, (const clv_tensor *const *)grads, n);
@@ -787,19 +747,15 @@ static void tied_in(exchange *x, session *s)
 		answer_error(x, 400, "tied parameters are stepped in sessions of one client alone");
 	} else if ((uint64_t)number != m->last || !number) {
 		answer_expected(x, m->last + 1, "tied parameters are stepped after the step that they belong to");
-	} else if (m->tied != (uint64_t)number) {
-		clv_status st = make_tied(x, s, (uint64_t)number);
-		if (st != CLV_OK && !x->out.status)
-			answer_run(x, st);
-	}
-	if (!x->out.status)
+	} else if (m->tied == (uint64_t)number || answer_run(x, make_tied(x, s, (uint64_t)number))) {
 		answer_empty(x, 200);
+	}
 }
 
 void train_tied(exchange *x)
 {
-	session *s;
-	if (!is_named(x) || !find_trained(x) || !(s = session_take(x, x->session)))
+	session *s = take(x);
+	if (!s)
 		return;
 	tied_in(x, s);
 	session_give_back(s, x);

@@ -172,6 +172,7 @@ KEEPING = {
     "products of rows": lambda m, x: torch.bmm(x.unsqueeze(2), x.unsqueeze(1)),
     "joined within rows": lambda m, x: torch.cat([x, x * 2], dim=1),
     "written in place": lambda m, x: (x * 2).add_(1).relu_(),
+    "a number of each row": lambda m, x: x * x[:, 0].double().float().clone().detach().unsqueeze(-1),
     "numbers for all": lambda m, x: x * 2.5 + torch.ones(4),
     "rolled within rows": lambda m, x: torch.roll(x, 1, 1),
     "dropout that is off": lambda m, x: torch.nn.functional.dropout(x, 0.5, training=False),

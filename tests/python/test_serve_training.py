@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import os
 import random
 import signal
 import socket
@@ -589,6 +590,23 @@ def test_quotas_bound_what_sessions_take(files: dict[str, Path], tmp_path: Path)
         assert status == 413, said
 
 
+def test_a_session_that_was_away_for_long_has_time_to_come_back(files: dict[str, Path], tmp_path: Path) -> None:
+    with trains(files["sgd"], tmp_path) as s:
+        new_session(s, id="mine")
+    file = tmp_path / "state" / "mine.session"
+    for year in (1971, 2200):  # the server was off, or its clock was wrong then
+        os.utime(file, ((year - 1970) * 365 * 86400,) * 2)
+        with trains(files["sgd"], tmp_path, "--session-idle", "20") as s:
+            time.sleep(1)
+            assert s.ask("GET", "/v2/models/train/sessions/mine/state")[0] == 200
+    os.utime(file, (0, 0))
+    with trains(files["sgd"], tmp_path, "--session-idle", "2"):
+        deadline = time.monotonic() + 30
+        while file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
 def test_sessions_that_do_not_fit_into_memory_wait_on_disk_and_go_on_bit_for_bit(
     files: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -603,6 +621,26 @@ def test_sessions_that_do_not_fit_into_memory_wait_on_disk_and_go_on_bit_for_bit
         assert "cleave_sessions 3" in text
         for h, t in zip(here, there, strict=True):
             same(t.session.weights(), h.runtime)
+
+
+def resident(s: Server) -> int:
+    with open(f"/proc/{s.process.pid}/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmRSS")) * 1024
+
+
+def test_a_file_that_trains_is_in_memory_once_until_a_session_changes_it(tmp_path: Path) -> None:
+    memory = []
+    for width in (64, 4096):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 2048), torch.nn.Linear(2048, width))
+        spec = cleave.SplitSpec(boundary="after:0", trainable=True)
+        runtime = cleave.prepare_split(net.train(), example_inputs=batch(0)[0], split=spec)
+        sgd = torch.optim.SGD(runtime.parameters("suffix"), lr=0.1)
+        file = runtime.save_trainer(str(tmp_path / f"{width}.clv"), batch(0)[1], optimizer=sgd)
+        (tmp_path / str(width)).mkdir()
+        with trains(Path(file), tmp_path / str(width)) as s:
+            memory.append(resident(s))
+    assert memory[1] - memory[0] < 1.5 * Path(file).stat().st_size
 
 
 class Deep(torch.nn.Module):
