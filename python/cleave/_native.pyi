@@ -33,6 +33,7 @@ E_REMOTE: int
 WANT_ANY: int
 WANT_ABSENT: int
 WANT_IS: int
+WANT_TENSOR: int
 WANT_LIKE: int
 WANT_LIST: int
 WANT_PREFIX: int
