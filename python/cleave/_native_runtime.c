@@ -225,6 +225,17 @@ static PyObject *artifact_py_to_bytes(ArtifactObject *o, PyObject *unused)
 	return out;
 }
 
+/* copy() -> what opening that file would give */
+static PyObject *artifact_py_copy(ArtifactObject *o, PyObject *unused)
+{
+	artifact *made;
+	clv_status st;
+	Py_BEGIN_ALLOW_THREADS
+	st = artifact_snapshot(o->a, &made);
+	Py_END_ALLOW_THREADS
+	return st == CLV_OK ? artifact_object(made) : raise_status(st);
+}
+
 static PyObject *artifact_py_about(ArtifactObject *o, PyObject *unused)
 {
 	PyObject *out = PyDict_New();
@@ -319,6 +330,7 @@ static PyMethodDef artifact_methods[] = {
 	{"unvouched", (PyCFunction)artifact_py_unvouched, METH_NOARGS, "why nobody vouches for it, or None"},
 	{"signer", (PyCFunction)artifact_py_signer, METH_NOARGS, "the trusted key that signed it, or None"},
 	{"to_bytes", (PyCFunction)artifact_py_to_bytes, METH_NOARGS, "those of the file that one in memory would be"},
+	{"copy", (PyCFunction)artifact_py_copy, METH_NOARGS, "what opening that file would give, in memory of its own"},
 	{"check_data", (PyCFunction)artifact_py_check_data, METH_NOARGS, "compares the data with its digests"},
 	{"split", (PyCFunction)artifact_py_split, METH_VARARGS, "split(boundary, prefix path, suffix path)"},
 	{NULL, NULL, 0, NULL}};
