@@ -148,7 +148,8 @@ class _Walk:
     def __init__(
         self, use: Use, live: dict[tuple[int, Any], str], operands: set[int], installed: Installed | None
     ) -> None:
-        """live: where runs read tensors, with their names. installed: what the first forward installs, and what is there now."""
+        """live: where runs read tensors, with their names. installed: what the first forward installs, and what is
+        there now."""
         self.changes: Sequence[Change] = installed.changes if installed is not None else ()
         self.installed_modules = installed.modules if installed is not None else {}
         self.use = use._replace(changed=use.changed | installed.places) if installed is not None else use
