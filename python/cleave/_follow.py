@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import torch
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from . import _log, _native, _show
-from .artifact import LoadedModel, load
+from .artifact import LoadedModel, in_memory, load
 from .errors import ArgumentError
 from .remote import Times, client_arguments
 
 log = _log.logger("remote")
 
 
-class Savable(Protocol):
+@runtime_checkable
+class Captured(Protocol):
     """A Plan or a SplitRuntime."""
 
-    def save(self, path: str) -> Any:
-        """Writes a .clv file with the whole model."""
+    def _whole(self) -> Any:
+        """What `save` would write, in memory."""
 
 
 class Way(NamedTuple):
@@ -126,7 +123,7 @@ class Follower:
 
 
 def follow(
-    model: str | os.PathLike[str] | LoadedModel | Savable,
+    model: str | os.PathLike[str] | LoadedModel | Captured,
     url: str,
     *,
     compress: Iterable[str] | None = None,
@@ -182,11 +179,8 @@ def _open(model: Any, engine: str | None, sandbox: bool | None) -> LoadedModel:
         return model
     if isinstance(model, (str, os.PathLike)):
         return load(model, engine=engine, sandbox=sandbox)
-    if isinstance(model, torch.nn.Module) or not hasattr(model, "save"):
+    if not isinstance(model, Captured):
         raise TypeError(
             f"follow takes a .clv file, a LoadedModel, a Plan or a SplitRuntime, not {type(model).__name__}"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder) / "model.clv")
-        model.save(file)
-        return load(file, engine=engine, sandbox=sandbox, copy=True)
+    return in_memory(f"the {type(model).__name__}", model._whole(), engine, sandbox)

@@ -41,6 +41,7 @@ MOST_BYTES = 1 << 16  # of arrays, in all
 MOST_DEEP = 100  # containers in each other
 
 ANY = Want(_native.WANT_ANY, None)
+TENSOR = Want(_native.WANT_TENSOR, None)
 ABSENT = Want(_native.WANT_ABSENT, None)
 _NOTHING = object()
 _TENSOR_FIELDS = ("shape", "dtype", "device", "layout")
@@ -78,7 +79,7 @@ def module_checks(target: Target, use: Use, operands: set[str], same: Sequence[i
     where the forward may ask for that. flags: of each input whether it requires grad; -1: nobody asks."""
     tensors = list({(id(t.holder), t.key): t for t in target.tensors()}.values())
     read = {id(t.tensor) for t in tensors if t.name in operands}
-    walk = _Walk(use, {(id(t.holder), t.key) for t in tensors}, read, target.installed)
+    walk = _Walk(use, {(id(t.holder), t.key): t.name for t in tensors}, read, target.installed)
     walk.asked_of(tensors)
     for path, module in target.modules():
         if not isinstance(module, torch.jit.ScriptModule) and id(module) not in walk.installed_modules:
@@ -144,8 +145,11 @@ def _places(tensors: Iterable[ModuleTensor], operands: set[int], use: Use) -> It
 
 
 class _Walk:
-    def __init__(self, use: Use, live: set[tuple[int, Any]], operands: set[int], installed: Installed | None) -> None:
-        """installed: what the first forward installs, and what is there now."""
+    def __init__(
+        self, use: Use, live: dict[tuple[int, Any], str], operands: set[int], installed: Installed | None
+    ) -> None:
+        """live: where runs read tensors, with their names. installed: what the first forward installs, and what is
+        there now."""
         self.changes: Sequence[Change] = installed.changes if installed is not None else ()
         self.installed_modules = installed.modules if installed is not None else {}
         self.use = use._replace(changed=use.changed | installed.places) if installed is not None else use
@@ -261,10 +265,12 @@ class _Walk:
 
     def place(self, owner: str, label: str, holder: Any, key: Any) -> None:
         """A value, or a tensor that runs read there: of one that no operator reads the forward may know the shape."""
-        value = holder[key]
-        if not (isinstance(value, torch.Tensor) and (id(holder), key) in self.live):
+        value, name = holder[key], self.live.get((id(holder), key))
+        if name is None or not isinstance(value, torch.Tensor):
             self.root(owner, label, holder, PART_KEY, key, value)
-        elif id(value) not in self.operands:
+        elif id(value) in self.operands:
+            self.roots.append((owner, name, holder, PART_KEY, key, TENSOR))
+        else:
             self.roots.append((owner, label, holder, PART_KEY, key, self.shape(value)))
 
     def table(self, owner: str, label: str, own: dict[str, Any], name: str) -> None:
@@ -291,7 +297,7 @@ class _Walk:
         want = Want(_native.WANT_LIKE if loose else _native.WANT_DICT, table, id(table) in self.holders)
         for key, value in items_of(table):
             if (id(table), key) not in self.use.changed:
-                part = ANY if isinstance(value, torch.Tensor) else value
+                part = TENSOR if isinstance(value, torch.Tensor) else value
                 want.add(PART_KEY if loose else PART_ITEM, key, part)
         self.roots.append((owner, label, own, PART_KEY, name, want))
 
@@ -334,13 +340,13 @@ class _Walk:
         own, read = vars(module), self.read.get(id(module), set())
         for name in ("training", *sorted(read - MODULE_TABLES - {"training"})):
             value = own.get(name, _NOTHING)
-            want.add(PART_OWN, name, ANY if isinstance(value, torch.Tensor) else self.item(own, name, value, 1))
+            want.add(PART_OWN, name, TENSOR if isinstance(value, torch.Tensor) else self.item(own, name, value, 1))
         for name in _HOOKS:
             want.add(PART_OWN, name, self.hooks(own[name]))
         for name in ("_modules", "_parameters", "_buffers"):
             table = Want(_native.WANT_DICT, own[name])
             for key, value in items_of(own[name]):
-                table.add(PART_ITEM, key, ANY if isinstance(value, torch.Tensor) else self.want(value, 1))
+                table.add(PART_ITEM, key, TENSOR if isinstance(value, torch.Tensor) else self.want(value, 1))
             want.add(PART_OWN, name, table)
         return want
 
@@ -499,7 +505,7 @@ class _Walk:
         if value is _NOTHING:
             return ABSENT
         if isinstance(value, torch.Tensor) and (id(holder), key) in self.live:
-            return ANY if id(value) in self.operands else self.shape(value)
+            return TENSOR if id(value) in self.operands else self.shape(value)
         return self.want(value, deep + 1)
 
     def shape(self, tensor: torch.Tensor) -> Want:

@@ -21,6 +21,7 @@ typedef enum want_kind {
 	WANT_ANY,    /* whatever is there */
 	WANT_ABSENT, /* nothing is there */
 	WANT_IS,     /* the very object */
+	WANT_TENSOR, /* any tensor: runs read it */
 	WANT_LIKE,   /* of the same class, with these parts */
 	WANT_LIST,   /* likewise; these items in this order, and no others: a list, tuple, deque */
 	WANT_PREFIX, /* likewise; more may follow */
@@ -144,7 +145,7 @@ typedef struct Pass {
 /* Only its place counts: nothing in it is looked at. */
 static bool is_fixed(PyObject *want)
 {
-	return !Py_IS_TYPE(want, &WantType) || ((Want *)want)->kind <= WANT_IS;
+	return !Py_IS_TYPE(want, &WantType) || ((Want *)want)->kind <= WANT_TENSOR;
 }
 
 /* A number that is another one after every change of a dict; 0: Python does not count them. */
@@ -485,6 +486,8 @@ static bool same_value(Pass *x, PyObject *want, PyObject *now)
 		return true;
 	if (w->kind == WANT_ABSENT || !now)
 		return w->kind == WANT_ABSENT && !now;
+	if (w->kind == WANT_TENSOR)
+		return py_borrow(now) != NULL;
 	if (w->kind == WANT_IS || (w->exact && now != w->value))
 		return now == w->value;
 	if (Py_TYPE(now) != w->type)
@@ -708,6 +711,8 @@ static clv_status changed(const ChecksObject *o, const Root *r, const Pass *x)
 		            "%s was frozen or made trainable after the plan was captured, and the forward looks at its "
 		            "requires_grad: capture the model again, or set it back",
 		            owner ? owner : "a tensor");
+	if (Py_IS_TYPE(r->part.want, &WantType) && ((Want *)r->part.want)->kind == WANT_TENSOR)
+		return fail(CLV_E_INPUT, "the model's %s is no tensor any more: capture the model again", label ? label : "?");
 	strbuf what = STRBUF_INIT, where = STRBUF_INIT;
 	print_change(label, x, &what, &where);
 	clv_status st = what.failed || where.failed
@@ -1127,8 +1132,9 @@ PyObject *same_items_py(PyObject *self, PyObject *args)
 
 bool checks_add_names(PyObject *m)
 {
-	static const char *const kinds[] = {"WANT_ANY",    "WANT_ABSENT", "WANT_IS",     "WANT_LIKE", "WANT_LIST",
-	                                    "WANT_PREFIX", "WANT_DICT",   "WANT_VALUES", "WANT_SET",  "WANT_BYTES"};
+	static const char *const kinds[] = {"WANT_ANY",    "WANT_ABSENT", "WANT_IS",     "WANT_TENSOR",
+	                                    "WANT_LIKE",   "WANT_LIST",   "WANT_PREFIX", "WANT_DICT",
+	                                    "WANT_VALUES", "WANT_SET",    "WANT_BYTES"};
 	static const char *const places[] = {"PART_ITEM",  "PART_KEY",  "PART_OWN",  "PART_FIELD",
 	                                     "PART_FOUND", "PART_CALL", "PART_CELL", "PART_FUNCTION",
 	                                     "PART_CLASS", "PART_SELF", "PART_TYPE"};

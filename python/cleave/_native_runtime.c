@@ -121,6 +121,14 @@ static PyObject *artifact_py_to_bytes(ArtifactObject *o, PyObject *unused)
 	return out;
 }
 
+/* copy() -> what opening the file that it would be gives, in memory of its own */
+static PyObject *artifact_py_copy(ArtifactObject *o, PyObject *unused)
+{
+	artifact *made;
+	clv_status st = UNLOCKED(artifact_snapshot(o->of, &made));
+	return st == CLV_OK ? artifact_object(made) : raise_status(st);
+}
+
 /* about() -> where it comes from */
 static PyObject *artifact_py_about(ArtifactObject *o, PyObject *unused)
 {
@@ -179,7 +187,8 @@ static PyObject *artifact_py_unvouched(ArtifactObject *o, PyObject *unused)
 
 METHODS(artifact_py, GIVES(artifact_py, head), GIVES(artifact_py, about), TAKES_ONE(artifact_py, plan),
         TAKES_ONE(artifact_py, packed), GIVES(artifact_py, unvouched), GIVES(artifact_py, signer),
-        GIVES(artifact_py, to_bytes), GIVES(artifact_py, check_data), TAKES(artifact_py, split));
+        GIVES(artifact_py, to_bytes), GIVES(artifact_py, copy), GIVES(artifact_py, check_data),
+        TAKES(artifact_py, split));
 TYPE(Artifact, ArtifactObject, artifact_py, 0, .tp_new = artifact_py_new);
 
 /* ---- runtimes --------------------------------------------------------------------------------------------------- */

@@ -149,15 +149,22 @@ def load(
     artifact = _native.Artifact(os.fsencode(path), names, check, copied, keys)
     how = (allow_compiled is True, tape_only, read_level(optimize), read_threads(threads), any_weights)
     most = (timeout or 0.0, max_memory or 0, signed, apart, engine)
-    arguments = (artifact, where, part, unproven, debug, *how, *most)
-    model = LoadedModel(str(path), artifact, _native.Runtime(*arguments), part, types)
-    model._arguments = arguments
+    model = LoadedModel.of(str(path), types, artifact, where, part, unproven, debug, *how, *most)
     if not model.sandboxed:
         _warn_barred(model)
     elif sandbox is None:
         log.info("%s: nobody vouches for this file (%s): it runs in a sandbox", path, artifact.unvouched())
     if check and engine == "native":
         _compare(str(path), artifact, part, apart)
+    return model
+
+
+def in_memory(name: str, artifact: Any, engine: str | None, sandbox: bool | None) -> LoadedModel:
+    """What `load` gives of the file that an artifact in memory would be."""
+    how = (read_level("safe"), read_threads(None), False, 0.0, 0, False, _sandbox(sandbox), engine)
+    model = LoadedModel.of(name, (), artifact.copy(), None, None, False, False, False, False, *how)
+    if not model.sandboxed:
+        _warn_barred(model)
     return model
 
 
@@ -249,6 +256,13 @@ class LoadedModel(_show.Shown, Drawable):
         self._packed = artifact.packed(0) is not None  # and it was not reported yet whether that was of use
         self._arguments: tuple[Any, ...] | None = None  # of the runtime: for others of the same file
         self._saved_version: int = runtime.weight_version()
+
+    @classmethod
+    def of(cls, path: str, types: tuple[type, ...], artifact: Any, *how: Any) -> LoadedModel:
+        """A runtime for an open artifact. how: the other arguments of _native.Runtime."""
+        model = cls(path, artifact, _native.Runtime(artifact, *how), how[1], types)
+        model._arguments = (artifact, *how)
+        return model
 
     def _plan(self, i: int) -> _PlanHere:
         native, signature, _first, _end, cut, stores, points, fixed = self._artifact.plan(i)

@@ -587,6 +587,10 @@ class Plan(_show.Shown, Drawable):
         head = _save.Head(self._target, _save.batch_name(self._sized), weights=fingerprint(self._target))
         return _save.save(path, head, entries, **options)
 
+    def _whole(self) -> Any:
+        """What `save` would write, in memory."""
+        return self._save(None, "auto")
+
     def every(self) -> list[Variant]:
         """All variants: for the example, and for data on which the forward takes another branch."""
         variants = [variant for usual in self._usual.values() for variant in usual.all]

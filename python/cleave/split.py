@@ -840,16 +840,23 @@ class SplitRuntime(_show.Shown, Drawable):
         >>> torch.equal(cleave.load(suffix).run_suffix(boundary), net(x))
         True
         """
+        head, entries = self._to_save(prove)
+        written = _save.paths(path, parts, self._half)
+        for file, part in written:
+            _save.save(file, head, entries, part=part, weights=weights, metadata=metadata)
+        return [file for file, _ in written]
+
+    def _to_save(self, prove: str) -> tuple[_save.Head, list[_save.PlanEntry]]:
         self._served.warn_of_plain()
         entries = for_file(self._served, self._as_it_is(), prove)
         batch = self.split_spec.batch_symbol if self.batch_range is not None else ""
         # Of the weights as they are now: steps of an optimizer do not move the runtime's own version.
         now = self._weights if self._half is not None else fingerprint(self._target)
-        head = _save.Head(self._target, batch, self.split_id, self.split_spec.boundary, now)
-        written = _save.paths(path, parts, self._half)
-        for file, part in written:
-            _save.save(file, head, entries, part=part, weights=weights, metadata=metadata)
-        return [file for file, _ in written]
+        return _save.Head(self._target, batch, self.split_id, self.split_spec.boundary, now), entries
+
+    def _whole(self) -> Any:
+        """What `save` would write into one file, in memory."""
+        return _save.save(None, *self._to_save("auto"), part=self._half or "all")
 
     def save_trainer(
         self,

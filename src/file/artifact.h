@@ -193,6 +193,7 @@ clv_status artifact_add_fallback(artifact *a, uint32_t plan_number, node_id n, c
 clv_status artifact_save(artifact *a, const char *path);
 clv_status artifact_write(artifact *a, const char *path, st_pending *out); /* to a file next to it, as st_write */
 clv_status artifact_append(artifact *a, strbuf *out);                      /* the bytes of the file */
+clv_status artifact_snapshot(artifact *a, artifact **out); /* what opening the file would give, in memory of its own */
 
 /* artifact_read.c. The bytes are hostile and stay in use. */
 clv_status artifact_parse(const void *data, size_t n, const clv_open_options *o, artifact **out);

@@ -406,8 +406,22 @@ static clv_status make_image(const artifact *a, const layout *l, st_image *out)
 	return st;
 }
 
-/* To a temporary file next to the path, or else to the bytes. */
-static clv_status write_or_append(artifact *a, const char *path, st_pending *file, strbuf *bytes)
+/* What to do with the image of a file. */
+typedef struct destination {
+	const char *path; /* a temporary file next to it; NULL: one of the other two */
+	st_pending *file;
+	strbuf *bytes;
+	mapping *memory;
+} destination;
+
+static clv_status put_image(const st_image *image, const destination *to)
+{
+	if (to->path)
+		return st_write(image, to->path, to->file);
+	return to->memory ? image_map(image, to->memory) : st_append(image, to->bytes);
+}
+
+static clv_status write_to(artifact *a, const destination *to)
 {
 	layout l = {0};
 	st_image image;
@@ -418,7 +432,7 @@ static clv_status write_or_append(artifact *a, const char *path, st_pending *fil
 	if (st == CLV_OK)
 		st = make_image(a, &l, &image);
 	if (st == CLV_OK) {
-		st = path ? st_write(&image, path, file) : st_append(&image, bytes);
+		st = put_image(&image, to);
 		st_image_free(&image);
 	}
 	layout_free(&l);
@@ -428,16 +442,31 @@ static clv_status write_or_append(artifact *a, const char *path, st_pending *fil
 clv_status artifact_save(artifact *a, const char *path)
 {
 	st_pending file;
-	TRY(write_or_append(a, path, &file, NULL));
+	TRY(write_to(a, &(destination){.path = path, .file = &file}));
 	return st_commit(&file);
 }
 
 clv_status artifact_write(artifact *a, const char *path, st_pending *out)
 {
-	return write_or_append(a, path, out, NULL);
+	return write_to(a, &(destination){.path = path, .file = out});
 }
 
 clv_status artifact_append(artifact *a, strbuf *out)
 {
-	return write_or_append(a, NULL, NULL, out);
+	return write_to(a, &(destination){.bytes = out});
+}
+
+clv_status artifact_snapshot(artifact *a, artifact **out)
+{
+	mapping map;
+	clv_open_options o = CLV_OPEN_OPTIONS_INIT;
+	TRY(write_to(a, &(destination){.memory = &map}));
+	clv_status st = artifact_parse(map.at, map.n, &o, out);
+	if (st != CLV_OK) {
+		file_unmap(&map);
+		return st;
+	}
+	(*out)->map = map;
+	(*out)->vouching = a->vouching;
+	return CLV_OK;
 }

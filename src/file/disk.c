@@ -102,14 +102,31 @@ clv_status file_read(const char *path, uint8_t **data, size_t *n)
 	return file_read_most(path, SIZE_MAX, data, n);
 }
 
-static clv_status copy_open(int fd, const char *path, mapping *m)
+static clv_status copy_new(mapping *m)
 {
 	void *at = mmap(NULL, m->n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		return fail_nomem();
 	m->at = at;
-	TRY(read_bytes(fd, path, at, m->n));
-	return mprotect(at, m->n, PROT_READ) == 0 ? CLV_OK : fail_io("protect the copy of", path);
+	return CLV_OK;
+}
+
+static clv_status copy_open(int fd, const char *path, mapping *m)
+{
+	TRY(copy_new(m));
+	TRY(read_bytes(fd, path, m->at, m->n));
+	return mprotect(m->at, m->n, PROT_READ) == 0 ? CLV_OK : fail_io("protect the copy of", path);
+}
+
+clv_status image_map(const st_image *i, mapping *out)
+{
+	*out = (mapping){.n = i->total};
+	TRY(copy_new(out));
+	st_copy(i, out->at);
+	if (mprotect(out->at, out->n, PROT_READ) == 0)
+		return CLV_OK;
+	file_unmap(out);
+	return fail(CLV_E_IO, "cannot protect a copy: %s", strerror(errno));
 }
 
 static clv_status map_open(int fd, const char *path, bool copy, mapping *m)

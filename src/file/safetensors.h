@@ -96,6 +96,8 @@ clv_status file_map(const char *path, bool copy, mapping *out);
 clv_status mapping_own(const mapping *m, size_t n);
 /* The same for all bytes, which stay where they are. CLV_E_IO: the file became shorter; nothing has changed. */
 clv_status mapping_settle(const mapping *m);
+/* A file in memory, as a copy of it would be. */
+clv_status image_map(const st_image *i, mapping *out);
 void file_unmap(mapping *m);
 
 /* The whole of a regular file; caller frees with mem_free. CLV_E_IO. */

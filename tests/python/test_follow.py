@@ -7,6 +7,7 @@ import http.server
 import math
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -279,6 +280,29 @@ def test_a_split_and_a_plan_can_be_followed_and_parts_cannot(tmp_path: Path) -> 
         cleave.follow(changed, "http://127.0.0.1:9/net")
     with pytest.raises(TypeError, match="a SplitRuntime, not Net"):
         cleave.follow(Net(), "http://127.0.0.1:9/net")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["plan", "split"])
+@pytest.mark.parametrize("sandbox", [None, True])
+def test_what_is_followed_is_a_copy_in_memory(
+    kind: str, sandbox: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file is written, and steps of an optimizer do not reach it: the server has the weights of before."""
+    net, x = Net().eval(), torch.randn(3, 4)
+    if kind == "plan":
+        model: Any = cleave.capture(net, x, dynamic_batch=(1, 16))
+    else:
+        spec = cleave.SplitSpec(boundary="after:first", dynamic_batch=(1, 16))
+        model = cleave.prepare_split(net, example_inputs=x, split=spec)
+    monkeypatch.setattr(tempfile, "mkdtemp", None)
+    monkeypatch.setattr(type(model), "save", None)
+    followed = cleave.follow(model, "http://127.0.0.1:9/net", away=1000, sandbox=sandbox)
+    assert followed.model.sandboxed is (sandbox is True)
+    want = net(x).detach()
+    with torch.no_grad():
+        net.second.bias += 1
+    assert near(followed(x), want)
+    assert near(followed.model(x), want)
 
 
 def test_threads_share_a_follower(tmp_path: Path) -> None:

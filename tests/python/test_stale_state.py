@@ -664,3 +664,57 @@ def test_a_forward_that_reads_gradients_is_refused() -> None:
     model.layer.weight.grad = torch.ones(4, 4)
     with pytest.raises(cleave.CaptureError, match="reads the gradient"):
         cleave.capture(model, torch.rand(2, 4))
+
+
+class Scaled(nn.Module):
+    """Tensors that may be None, before and after a cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+        self.register_buffer("before", None)
+        self.register_buffer("after", None)
+        self.register_parameter("bias", None)
+        self.plain: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.first(x if self.before is None else x * self.before))
+        x = self.last(x if self.after is None else x * self.after)
+        x = x if self.bias is None else x + self.bias
+        return x if self.plain is None else x - self.plain
+
+
+def run_split(model: nn.Module, x: Tensor, batch: Any) -> Any:
+    rt = cleave.prepare_split(
+        model, example_inputs=x, split=cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch)
+    )
+    return lambda x: rt.run_suffix(rt.run_prefix(x))
+
+
+@pytest.mark.parametrize("name", ["before", "after", "bias", "plain"])
+@pytest.mark.parametrize("batch", [None, (2, 8)])
+@pytest.mark.parametrize("first", [None, 2.0])
+def test_a_split_follows_a_tensor_that_comes_and_goes(name: str, batch: Any, first: float | None) -> None:
+    model, x = Scaled().eval(), torch.randn(3, 4)
+
+    def put(value: float | None) -> None:
+        made = None if value is None else torch.full((4,), value)
+        setattr(model, name, nn.Parameter(made) if made is not None and name == "bias" else made)
+
+    put(first)
+    run = run_split(model, x, batch)
+    for value in (first, 3.0, None, None, 2.0, None, 5.0):
+        put(value)
+        with torch.no_grad():
+            assert torch.equal(run(x), model(x)), value
+
+
+@pytest.mark.parametrize("name", ["before", "after", "bias", "plain"])
+def test_a_tensor_that_is_gone_is_named(name: str) -> None:
+    model = Scaled()
+    value = torch.ones(4)
+    setattr(model, name, nn.Parameter(value) if name == "bias" else value)
+    plan = cleave.capture(model, torch.randn(3, 4))
+    setattr(model, name, None)
+    with pytest.raises(cleave.InputError, match=f"{name} is no tensor any more"):
+        plan(torch.randn(3, 4))
