@@ -155,6 +155,8 @@ clv_status low_copy(lowering *l, slot from, slot to)
 		return fail(CLV_E_INVALID, "a tensor is copied to one of another shape");
 	if (same_place(a, b))
 		return CLV_OK;
+	TRY(low_reads(l, from));
+	a = &l->s->slots.at[from], b = &l->s->slots.at[to]; /* slots may have moved */
 	if (a->t.dtype == b->t.dtype) {
 		move m = move_between(&a->t, &b->t);
 		return low_move(l, from, to, &m);
@@ -747,10 +749,12 @@ static clv_status place_memory(shaped *s)
 	return st;
 }
 
-static clv_status find_moving(shaped *s)
+static clv_status find_moving(lowering *l)
 {
+	shaped *s = l->s;
 	for (slot i = 0; i < s->slots.n; i++) {
 		const slot_info *x = &s->slots.at[i];
+		TRY(packed_check(l, x));
 		bool given = x->root == ROOT_BLOCK && s->blocks.at[x->id].output;
 		if (given || x->root == ROOT_INPUT || x->root == ROOT_EXTERNAL)
 			TRY(vec_push(&s->moving, i));
@@ -771,7 +775,7 @@ static clv_status lower_all(lowering *l)
 		TRY(add_numbers(l));
 	}
 	TRY(place_memory(l->s));
-	return find_moving(l->s);
+	return find_moving(l);
 }
 
 static clv_status make_room(lowering *l, const int64_t *symbols)
@@ -832,7 +836,7 @@ clv_status shaped_lower(native_program *g, part_id part, const int64_t *symbols,
 		st = lower_all(&l);
 	vec_free(&l.copies);
 	vec_free(&l.widened);
-	vec_free(&l.packs);
+	vec_free(&l.uses);
 	mem_free(l.places);
 	if (st == CLV_OK) {
 		*out = l.s;

@@ -27,6 +27,7 @@ typedef struct slot_info {
 	uint64_t reach; /* bytes from there that belong to the root */
 	value_id owner; /* of the plan, the first value on the memory; NONE: none is */
 	value_id from;  /* of a constant: the value that it is a view of, `offset` bytes behind its first element */
+	uint32_t use;   /* of a constant: 1 + the reading of an argument that it comes of, in lowering.uses; 0: none */
 } slot_info;
 
 /* Memory that lives from a node to a node; positions in the order of lowering. */
