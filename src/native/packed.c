@@ -204,16 +204,24 @@ static void pack_made(const void *ctx, void *out)
 	x->k.pack(&x->of, x->k.spec, out);
 }
 
+/* All that a program keeps is within the limits of the run that makes it. */
+static clv_status room_for(const native_program *g, const packed *x)
+{
+	TRY(limits_check());
+	return limits_room((int64_t)(g->kept_bytes + x->n));
+}
+
 static clv_status make_shared(const native_program *g, packed *x)
 {
+	TRY(room_for(g, x));
 	TRY(made_take(g->origin, x->key, x->n, pack_made, x, &x->made));
 	x->data = made_data(x->made);
 	return CLV_OK;
 }
 
-static clv_status make(packed *x)
+static clv_status make(const native_program *g, packed *x)
 {
-	TRY(limits_room((int64_t)x->n));
+	TRY(room_for(g, x));
 	x->memory = mem_realloc(NULL, x->n + MEMORY_ALIGN, 1);
 	if (!x->memory)
 		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes of packed weights", x->n);
@@ -261,7 +269,7 @@ static clv_status fill(lowering *l, const slot_info *of, packed *x)
 	if (!of->t.data)
 		return needs_once(l->g);
 	l->g->repacked++;
-	return x->named && l->g->origin ? make_shared(l->g, x) : make(x);
+	return x->named && l->g->origin ? make_shared(l->g, x) : make(l->g, x);
 }
 
 static packed *find_packed(const native_program *g, const slot_info *of, const packing *k)
@@ -276,6 +284,7 @@ static void keep(native_program *g, packed *x)
 {
 	x->next = g->packed;
 	g->packed = x;
+	g->kept_bytes += x->memory || x->made ? x->n : 0;
 }
 
 /* Halves are packed before the operator is given them: that is a use, too. */

@@ -65,6 +65,7 @@ typedef struct shaped {
 	slot *inputs;          /* per input of the view; NONE: no step reads it */
 	run_number *numbers;   /* of the part */
 	uint64_t bytes, given; /* of a frame; of outputs */
+	uint64_t beside;       /* of what the program keeps between runs, when this was made */
 	int64_t largest, each; /* the tensor with the most elements */
 	struct shaped *sized;  /* what was made once for these sizes; NULL: nothing */
 	struct native_frame *spare;
@@ -127,6 +128,7 @@ typedef struct native_program {
 	bool once_waits;          /* it is lowered for its layouts alone */
 	bool once_wanted;         /* the file does not have it */
 	struct packed *packed;
+	uint64_t kept_bytes;                 /* of what was packed in memory */
 	source *sources;                     /* per value; NULL: not known yet */
 	const struct artifact_packed *store; /* packed weights of the file; NULL: there are none */
 	const artifact *origin;              /* the open file, with which packed weights are shared; NULL: there is none */

@@ -267,7 +267,7 @@ static clv_status give_outputs(const native_program *g, const shaped *s, const n
 
 static clv_status check_limits(const shaped *s)
 {
-	int64_t bytes = (int64_t)(s->bytes + s->given);
+	int64_t bytes = (int64_t)(s->bytes + s->given + s->beside);
 	TRY(limits_check_tensor(s->largest, s->each));
 	TRY(limits_room(bytes));
 	limits_count(bytes);
