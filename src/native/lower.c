@@ -330,11 +330,26 @@ static value_id self_of(const lowering *l, node_id n, uint32_t i)
 	return v;
 }
 
+/* The dimension with the smallest stride of those that are not done; NT_DIMS: none is left. */
+static uint32_t next_dim(const nt *t, unsigned done)
+{
+	uint32_t best = NT_DIMS;
+	for (uint32_t d = 0; d < t->ndim; d++)
+		if (!(done >> d & 1) && t->size[d] > 1 && (best == NT_DIMS || t->stride[d] < t->stride[best]))
+			best = d;
+	return best;
+}
+
+/* Elements of it may be the same memory: a dimension steps no further than those inside of it reach. */
 static bool overlaps(const nt *t)
 {
-	for (uint32_t d = 0; d < t->ndim; d++)
-		if (t->size[d] > 1 && t->stride[d] == 0)
+	int64_t reach = 0;
+	unsigned done = 0;
+	for (uint32_t d; nt_numel(t) && (d = next_dim(t, done)) != NT_DIMS; done |= 1u << d) {
+		if (t->stride[d] <= reach)
 			return true;
+		reach += (t->size[d] - 1) * t->stride[d];
+	}
 	return false;
 }
 
@@ -658,11 +673,11 @@ static clv_status add_output(lowering *l, uint32_t i)
 {
 	value_id v = l->g->outputs.at[i];
 	output_info o = {.from = OUTPUT_BLOCK, .same = NONE, .s = l->s->slot_of[v]};
-	for (uint32_t k = 0; k < i && o.same == NONE; k++)
-		if (l->g->outputs.at[k] == v)
-			o.same = k;
-	if (o.same != NONE)
+	if (l->output_of[v] != NONE) {
+		o.same = l->output_of[v];
 		return vec_push(&l->s->outputs, o);
+	}
+	l->output_of[v] = i;
 	if (o.s == NONE)
 		return fail(CLV_E_UNSUPPORTED, "an output of the plan is not made");
 	TRY(packed_output(l, v));
@@ -682,6 +697,8 @@ static clv_status add_output(lowering *l, uint32_t i)
 static clv_status add_outputs(lowering *l)
 {
 	l->at = l->end;
+	l->output_of = arena_ids(&l->s->arena, l->p->values.n);
+	TRY(arena_status(&l->s->arena));
 	for (uint32_t i = 0; i < l->g->outputs.n; i++)
 		TRY(add_output(l, i));
 	return CLV_OK;

@@ -32,6 +32,7 @@ struct lowering {
 	struct concat_place *places; /* per value: the concatenation that it is made into; NULL: none is looked for */
 	VEC(constant_use) uses;      /* of all nodes so far */
 	uint32_t node_uses;          /* the first of the node */
+	uint32_t *output_of;         /* per value: the first output that is it; NONE */
 	uint64_t taken;              /* bytes of the arena */
 	VEC(slot) copies;            /* pairs, from and to: steps at the end of the node, the last pair first */
 	bool widens;                 /* the operator sees halves as f32: widen.h */
