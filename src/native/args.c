@@ -1,5 +1,6 @@
 /* Arguments of a node that is being lowered: numbers at the sizes of the call, tensors as slots. */
 #include "native/lowering.h"
+#include "native/packed.h"
 
 static const arg none = {.kind = ARG_NONE};
 
@@ -128,7 +129,7 @@ clv_status low_dim(lowering *l, node_id n, uint32_t i, int64_t absent, uint32_t 
 	return CLV_OK;
 }
 
-static clv_status read_tensor(const lowering *l, const arg *a, uint32_t i, bool needed, slot *out)
+static clv_status read_tensor(lowering *l, const arg *a, uint32_t i, bool needed, slot *out)
 {
 	*out = NONE;
 	if (a->kind == ARG_NONE && !needed)
@@ -136,7 +137,7 @@ static clv_status read_tensor(const lowering *l, const arg *a, uint32_t i, bool 
 	if (a->kind != ARG_VALUE || l->s->slot_of[a->u.v] == NONE)
 		return wrong(i, "a tensor that was made");
 	*out = l->s->slot_of[a->u.v];
-	return CLV_OK;
+	return packed_use(l, out);
 }
 
 clv_status low_tensor(lowering *l, node_id n, uint32_t i, slot *out)

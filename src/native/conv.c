@@ -121,14 +121,24 @@ bool conv_inside(const conv_axis *a, int64_t output, int64_t tap)
 	return at >= 0 && at < a->in;
 }
 
+/* The smallest output whose place is not before `place`. */
+static int64_t output_at(const conv_axis *a, int64_t place)
+{
+	return place > 0 ? blocks_of(place, a->step) : -(-place / a->step);
+}
+
 /* The first output behind `from` with another tap inside. */
 static int64_t piece_end(const conv_axis *a, bool cut, int64_t from)
 {
-	for (int64_t end = from + 1; cut && end < a->count; end++)
-		for (int64_t t = 0; t < a->taps; t++)
-			if (conv_inside(a, end, t) != conv_inside(a, from, t))
-				return end;
-	return a->count;
+	int64_t end = a->count;
+	for (int64_t t = 0; cut && t < a->taps; t++) {
+		int64_t place = a->tap0 + t * a->tap_step, in = output_at(a, -place), out = output_at(a, a->in - place);
+		if (in < out && in > from)
+			end = min64(end, in);
+		else if (in < out && out > from)
+			end = min64(end, out);
+	}
+	return end;
 }
 
 int64_t conv_blocks(const conv_axis *a, bool cut, int64_t size)
@@ -253,10 +263,12 @@ static int64_t pitch_of(const conv *c)
 	return far && c->ic >= 256 && c->axis[1].count * c->axis[2].count > 4 ? c->ic + 16 : 0;
 }
 
+enum { MOST_CUTS = 256 }; /* taps: each item looks at all of them to find its piece */
+
 /* Taps so far apart that the pieces between the outputs where one enters or leaves are worth an item. */
 static bool is_wide(const conv_axis *a)
 {
-	return a->taps == 1 || a->tap_step >= 4 || a->tap_step <= -4;
+	return a->taps == 1 || (a->taps <= MOST_CUTS && (a->tap_step >= 4 || a->tap_step <= -4));
 }
 
 static void panels_divide(conv *c, int vector, int threads)

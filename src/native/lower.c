@@ -155,6 +155,8 @@ clv_status low_copy(lowering *l, slot from, slot to)
 		return fail(CLV_E_INVALID, "a tensor is copied to one of another shape");
 	if (same_place(a, b))
 		return CLV_OK;
+	TRY(low_reads(l, from));
+	a = &l->s->slots.at[from], b = &l->s->slots.at[to]; /* slots may have moved */
 	if (a->t.dtype == b->t.dtype) {
 		move m = move_between(&a->t, &b->t);
 		return low_move(l, from, to, &m);
@@ -328,11 +330,26 @@ static value_id self_of(const lowering *l, node_id n, uint32_t i)
 	return v;
 }
 
+/* The dimension with the smallest stride of those that are not done; NT_DIMS: none is left. */
+static uint32_t next_dim(const nt *t, unsigned done)
+{
+	uint32_t best = NT_DIMS;
+	for (uint32_t d = 0; d < t->ndim; d++)
+		if (!(done >> d & 1) && t->size[d] > 1 && (best == NT_DIMS || t->stride[d] < t->stride[best]))
+			best = d;
+	return best;
+}
+
+/* Elements of it may be the same memory: a dimension steps no further than those inside of it reach. */
 static bool overlaps(const nt *t)
 {
-	for (uint32_t d = 0; d < t->ndim; d++)
-		if (t->size[d] > 1 && t->stride[d] == 0)
+	int64_t reach = 0;
+	unsigned done = 0;
+	for (uint32_t d; nt_numel(t) && (d = next_dim(t, done)) != NT_DIMS; done |= 1u << d) {
+		if (t->stride[d] <= reach)
 			return true;
+		reach += (t->size[d] - 1) * t->stride[d];
+	}
 	return false;
 }
 
@@ -656,11 +673,11 @@ static clv_status add_output(lowering *l, uint32_t i)
 {
 	value_id v = l->g->outputs.at[i];
 	output_info o = {.from = OUTPUT_BLOCK, .same = NONE, .s = l->s->slot_of[v]};
-	for (uint32_t k = 0; k < i && o.same == NONE; k++)
-		if (l->g->outputs.at[k] == v)
-			o.same = k;
-	if (o.same != NONE)
+	if (l->output_of[v] != NONE) {
+		o.same = l->output_of[v];
 		return vec_push(&l->s->outputs, o);
+	}
+	l->output_of[v] = i;
 	if (o.s == NONE)
 		return fail(CLV_E_UNSUPPORTED, "an output of the plan is not made");
 	TRY(packed_output(l, v));
@@ -680,6 +697,8 @@ static clv_status add_output(lowering *l, uint32_t i)
 static clv_status add_outputs(lowering *l)
 {
 	l->at = l->end;
+	l->output_of = arena_ids(&l->s->arena, l->p->values.n);
+	TRY(arena_status(&l->s->arena));
 	for (uint32_t i = 0; i < l->g->outputs.n; i++)
 		TRY(add_output(l, i));
 	return CLV_OK;
@@ -747,10 +766,12 @@ static clv_status place_memory(shaped *s)
 	return st;
 }
 
-static clv_status find_moving(shaped *s)
+static clv_status find_moving(lowering *l)
 {
+	shaped *s = l->s;
 	for (slot i = 0; i < s->slots.n; i++) {
 		const slot_info *x = &s->slots.at[i];
+		TRY(packed_check(l, x));
 		bool given = x->root == ROOT_BLOCK && s->blocks.at[x->id].output;
 		if (given || x->root == ROOT_INPUT || x->root == ROOT_EXTERNAL)
 			TRY(vec_push(&s->moving, i));
@@ -771,7 +792,7 @@ static clv_status lower_all(lowering *l)
 		TRY(add_numbers(l));
 	}
 	TRY(place_memory(l->s));
-	return find_moving(l->s);
+	return find_moving(l);
 }
 
 static clv_status make_room(lowering *l, const int64_t *symbols)
@@ -832,7 +853,7 @@ clv_status shaped_lower(native_program *g, part_id part, const int64_t *symbols,
 		st = lower_all(&l);
 	vec_free(&l.copies);
 	vec_free(&l.widened);
-	vec_free(&l.packs);
+	vec_free(&l.uses);
 	mem_free(l.places);
 	if (st == CLV_OK) {
 		*out = l.s;

@@ -10,6 +10,12 @@ typedef struct widened {
 	slot narrow;
 } widened;
 
+/* An argument that is constant, as a node was given it: a node that has a value twice has two. */
+typedef struct constant_use {
+	value_id v;
+	bool packed; /* no step reads its elements, but for those that ask with low_reads */
+} constant_use;
+
 struct lowering {
 	native_program *g;
 	const plan *p;
@@ -24,7 +30,9 @@ struct lowering {
 	node_span group;             /* whose first node is being lowered; first NONE: none */
 	uint32_t next_group;         /* of the plan */
 	struct concat_place *places; /* per value: the concatenation that it is made into; NULL: none is looked for */
-	VEC(value_id) packs;         /* values that the node has packed */
+	VEC(constant_use) uses;      /* of all nodes so far */
+	uint32_t node_uses;          /* the first of the node */
+	uint32_t *output_of;         /* per value: the first output that is it; NONE */
 	uint64_t taken;              /* bytes of the arena */
 	VEC(slot) copies;            /* pairs, from and to: steps at the end of the node, the last pair first */
 	bool widens;                 /* the operator sees halves as f32: widen.h */

@@ -133,8 +133,8 @@ clv_status low_step(lowering *l, step_fn run, const void *params);
 bool low_is_constant(const lowering *l, slot s);
 /* What `pack` makes of a constant, once per program however many sizes it is lowered for: 64-byte aligned bytes that live
    until other weights are bound. `kind` and `spec` (compared as bytes) name the packing; packed files are keyed by them too, so
-   a change of the format changes `kind`. bytes() gives the size. What is packed is
-   not read in any other way by the same node. Packing runs on any machine for any instruction set (simd/layouts.h). */
+   a change of the format changes `kind`. bytes() gives the size. An argument
+   that is packed is read in no other way, unless low_reads says so; the same value as another argument is another matter. Packing runs on any machine for any instruction set (simd/layouts.h). */
 typedef struct packing {
 	const char *kind; /* "gemm-panel-16/1" */
 	const void *spec;
@@ -143,7 +143,7 @@ typedef struct packing {
 	void (*pack)(const nt *t, const void *spec, void *out);
 } packing;
 clv_status low_packed(lowering *l, slot constant, const packing *k, const void **out);
-/* For a node that packs a constant and reads its elements in runs, too: without it their data may not be there. */
+/* For a node that packs an argument and reads its elements in runs, too: without it their data may not be there. */
 clv_status low_reads(lowering *l, slot constant);
 
 /* ---- epilogues --------------------------------------------------------------------------------------------------------- */

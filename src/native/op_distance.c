@@ -109,6 +109,7 @@ static clv_status as_product(lowering *l, distances *x)
 	turned[ndim - 1] = (uint8_t)(ndim - 2);
 	TRY(squares_of(l, x->a.at, &x->a_squares));
 	TRY(squares_of(l, x->b.at, &x->b_squares));
+	TRY(low_reads(l, x->b.at)); /* the product packs it */
 	TRY(low_step(l, run_squares, x));
 	TRY(mul_view(l, x->b.at, ndim, turned, &m.b));
 	m.d = x->a_squares;

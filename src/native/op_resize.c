@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "native/image.h"
+#include "native/lowering.h"
 #include "native/place.h"
 
 enum {
@@ -21,11 +22,41 @@ typedef struct resize_args {
 	double scale[3];      /* 0: from the sizes */
 } resize_args;
 
+/* What torch makes of a scale that gives other sizes depends on the kernel that it chooses. */
+static bool fits(int64_t in, int64_t out, double scale)
+{
+	return scale == 0 || floor((double)in * scale) == (double)out;
+}
+
+static const char no_fit[] = "a resize to other sizes than its scale gives";
+
+/* As far as sizes and scale are known here; the lowering knows them all. */
+static bool known_to_fit(const plan *p, const value *x, const value *y, const arg *scale, uint32_t d)
+{
+	int64_t in, out;
+	return x->ndim <= d || y->ndim <= d || scale->kind != ARG_FLOAT ||
+	       !expr_is_const(p, p->dims.at[x->shape + d], &in) || !expr_is_const(p, p->dims.at[y->shape + d], &out) ||
+	       fits(in, out, scale->u.f);
+}
+
+static const char *takes_resize(const plan *p, node_id n)
+{
+	const node *x = &p->nodes.at[n];
+	uint32_t what = native_op_of(x->op_id)->what, at = (what & 3) >= LINEAR ? 3 : 2;
+	value_id in = x->nargs ? arg_value(&p->args.at[x->args]) : NONE, out = node_result(p, n, 0);
+	if (in == NONE || out == NONE || what & VEC)
+		return NULL;
+	for (uint32_t d = 0; d < what >> 4 && at + d < x->nargs; d++)
+		if (!known_to_fit(p, &p->values.at[in], &p->values.at[out], &p->args.at[x->args + at + d], 2 + d))
+			return no_fit;
+	return NULL;
+}
+
 static const char *takes_weighted(const plan *p, node_id n)
 {
 	const arg *a = &p->args.at[p->nodes.at[n].args];
 	bool f32 = p->nodes.at[n].nargs && a->kind == ARG_VALUE && native_dtype(p, a->u.v) == DT_F32;
-	return f32 ? NULL : "resizing of a type other than f32";
+	return f32 ? takes_resize(p, n) : "resizing of a type other than f32";
 }
 
 /* ---- coordinates ------------------------------------------------------------------------------------------------------- */
@@ -258,12 +289,15 @@ static clv_status lower_resize(lowering *l, node_id n)
 		if (x.size[d] < 1 || x.size[d] > IMAGE_AT_MOST || y.size[d] > IMAGE_AT_MOST)
 			return fail(CLV_E_UNSUPPORTED, "an image to resize has no pixels, or more than 2^31 in a row");
 	TRY(read_scales(l, n, &a));
+	for (int d = 0; d < 3; d++)
+		if (!fits(x.size[2 + d], y.size[2 + d], a.scale[d]))
+			return fail(CLV_E_UNSUPPORTED, no_fit);
 	return a.kind < LINEAR ? lower_nearest(l, n, &a, in, &x, &y) : lower_weighted(l, n, &a, in, &form);
 }
 
 #define RESIZE(op, spatial, kind)                                                                                      \
 	{                                                                                                                  \
-		.id = OP_##op, .lower = lower_resize, .what = (spatial) << 4 | (kind)                                          \
+		.id = OP_##op, .takes = takes_resize, .widens = true, .lower = lower_resize, .what = (spatial) << 4 | (kind)   \
 	}
 #define WEIGHTED(op, spatial, kind)                                                                                    \
 	{                                                                                                                  \

@@ -204,16 +204,24 @@ static void pack_made(const void *ctx, void *out)
 	x->k.pack(&x->of, x->k.spec, out);
 }
 
+/* All that a program keeps is within the limits of the run that makes it. */
+static clv_status room_for(const native_program *g, const packed *x)
+{
+	TRY(limits_check());
+	return limits_room((int64_t)(g->kept_bytes + x->n));
+}
+
 static clv_status make_shared(const native_program *g, packed *x)
 {
+	TRY(room_for(g, x));
 	TRY(made_take(g->origin, x->key, x->n, pack_made, x, &x->made));
 	x->data = made_data(x->made);
 	return CLV_OK;
 }
 
-static clv_status make(packed *x)
+static clv_status make(const native_program *g, packed *x)
 {
-	TRY(limits_room((int64_t)x->n));
+	TRY(room_for(g, x));
 	x->memory = mem_realloc(NULL, x->n + MEMORY_ALIGN, 1);
 	if (!x->memory)
 		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes of packed weights", x->n);
@@ -261,7 +269,7 @@ static clv_status fill(lowering *l, const slot_info *of, packed *x)
 	if (!of->t.data)
 		return needs_once(l->g);
 	l->g->repacked++;
-	return x->named && l->g->origin ? make_shared(l->g, x) : make(x);
+	return x->named && l->g->origin ? make_shared(l->g, x) : make(l->g, x);
 }
 
 static packed *find_packed(const native_program *g, const slot_info *of, const packing *k)
@@ -276,6 +284,15 @@ static void keep(native_program *g, packed *x)
 {
 	x->next = g->packed;
 	g->packed = x;
+	g->kept_bytes += x->memory || x->made ? x->n : 0;
+}
+
+/* Halves are packed before the operator is given them: that is a use, too. */
+static clv_status note_packed(lowering *l, const slot_info *of)
+{
+	if (of->use)
+		l->uses.at[of->use - 1].packed = true;
+	return of->use || of->from == NONE ? CLV_OK : vec_push(&l->uses, ((constant_use){of->from, true}));
 }
 
 clv_status low_packed(lowering *l, slot constant, const packing *k, const void **out)
@@ -297,7 +314,7 @@ clv_status low_packed(lowering *l, slot constant, const packing *k, const void *
 		keep(l->g, x);
 	}
 	*out = x->data;
-	return of->from == NONE ? CLV_OK : vec_push(&l->packs, of->from);
+	return note_packed(l, of);
 }
 
 /* ---- constants as they are ---------------------------------------------------------------------------------------------------- */
@@ -366,12 +383,16 @@ static clv_status share_value(lowering *l, const slot_info *of)
 	return st;
 }
 
-static bool was_packed(const lowering *l, value_id v)
+/* The node was given it, and has packed it each time. */
+static bool is_only_packed(const lowering *l, value_id v)
 {
-	for (uint32_t i = 0; i < l->packs.n; i++)
-		if (l->packs.at[i] == v)
-			return true;
-	return false;
+	bool any = false;
+	for (uint32_t i = l->node_uses; i < l->uses.n; i++) {
+		if (l->uses.at[i].v == v && !l->uses.at[i].packed)
+			return false;
+		any |= l->uses.at[i].v == v;
+	}
+	return any;
 }
 
 /* A value made once that a step reads as it is: it has to be there, and goes into packed files. */
@@ -379,7 +400,7 @@ static clv_status use_value(lowering *l, value_id v)
 {
 	const shaped *once = l->once;
 	const void *data;
-	if (!once || once->slot_of[v] == NONE || once->slots.at[once->slot_of[v]].root != ROOT_BLOCK || was_packed(l, v))
+	if (!once || once->slot_of[v] == NONE || once->slots.at[once->slot_of[v]].root != ROOT_BLOCK)
 		return CLV_OK;
 	slot s = l->s->slot_of[v];
 	if (s == NONE || l->s->slots.at[s].root != ROOT_FIXED)
@@ -394,11 +415,25 @@ static clv_status use_value(lowering *l, value_id v)
 clv_status low_reads(lowering *l, slot constant)
 {
 	value_id v = l->s->slots.at[constant].from;
-	uint32_t n = l->packs.n;
-	l->packs.n = 0;
-	clv_status st = v == NONE ? CLV_OK : use_value(l, v);
-	l->packs.n = n;
-	return st;
+	return v == NONE ? CLV_OK : use_value(l, v);
+}
+
+clv_status packed_use(lowering *l, slot *s)
+{
+	slot_info x = l->s->slots.at[*s];
+	if (!l->once || !x.constant || x.from == NONE)
+		return CLV_OK;
+	TRY(vec_push(&l->uses, ((constant_use){x.from, false})));
+	x.use = l->uses.n;
+	return low_slot(l, &x, s);
+}
+
+clv_status packed_check(const lowering *l, const slot_info *x)
+{
+	bool there = x->t.data || x->root != ROOT_FIXED || l->dry || nt_numel(&x->t) == 0;
+	return there || !x->use || l->uses.at[x->use - 1].packed
+	           ? CLV_OK
+	           : fail(CLV_E_INVALID, "a step reads a constant that was not computed");
 }
 
 typedef struct users {
@@ -409,7 +444,7 @@ typedef struct users {
 static void see_arg(void *ctx, value_id v)
 {
 	users *u = ctx;
-	if (u->st == CLV_OK)
+	if (u->st == CLV_OK && !is_only_packed(u->l, v))
 		u->st = use_value(u->l, v);
 }
 
@@ -417,7 +452,7 @@ clv_status packed_node(lowering *l, node_id n)
 {
 	users u = {l, CLV_OK};
 	node_each_arg(l->p, n, see_arg, &u);
-	l->packs.n = 0;
+	l->node_uses = l->uses.n;
 	return u.st;
 }
 

@@ -25,6 +25,10 @@ typedef VEC(packed *) packed_list;
 void packed_free(packed *x);
 /* A value that was made once but not computed: from the file if it is there. */
 clv_status packed_value(lowering *l, value_id v);
+/* An argument is given to a node: a slot of its own, if it is constant, that tells whether just this one is packed. */
+clv_status packed_use(lowering *l, slot *s);
+/* No step may be left that reads elements which are not there. */
+clv_status packed_check(const lowering *l, const slot_info *x);
 /* A node was lowered, or an output was: what it reads as it is. Where that is not there, the program has to compute what is
    made once (once_wanted), and to be lowered again. */
 clv_status packed_node(lowering *l, node_id n);

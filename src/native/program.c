@@ -151,24 +151,47 @@ static void count_use(void *ctx, value_id v)
 	((native_program *)ctx)->uses[v]++;
 }
 
-static void note_writes(native_program *g, node_id n)
+/* A root and a node that writes it; sorted, those of a root are one after the other. */
+typedef VEC(uint64_t) writes;
+
+static uint64_t write_of(value_id root, node_id n)
 {
-	const node *x = &g->p->nodes.at[n];
-	for (uint32_t i = 0; i < x->nwrites; i++)
-		g->last_write[alias_root(g->p, g->p->ids.at[x->writes + i])] = n;
+	return (uint64_t)root << 32 | n;
 }
 
-static bool writes_root(const plan *p, node_id n, value_id root)
+static clv_status note_writes(native_program *g, node_id n, writes *w)
 {
-	const node *x = &p->nodes.at[n];
-	for (uint32_t i = 0; i < x->nwrites; i++)
-		if (alias_root(p, p->ids.at[x->writes + i]) == root)
-			return true;
-	return false;
+	const node *x = &g->p->nodes.at[n];
+	for (uint32_t i = 0; i < x->nwrites; i++) {
+		value_id root = alias_root(g->p, g->p->ids.at[x->writes + i]);
+		g->last_write[root] = n;
+		TRY(vec_push(w, write_of(root, n)));
+	}
+	return CLV_OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* Some node from `first` on and before `end` writes it. */
+static bool is_written(const writes *w, value_id root, node_id first, node_id end)
+{
+	uint32_t low = 0, high = w->n;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		if (w->at[middle] < write_of(root, first))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return first < end && low < w->n && w->at[low] < write_of(root, end);
 }
 
 /* A view that was made before a write and is used at it or after: it sees the write. Results of writers are no views here. */
-static bool sees_write(const native_program *g, value_id v)
+static bool sees_write(const native_program *g, value_id v, const writes *w)
 {
 	const value *x = &g->p->values.at[v];
 	value_id root = alias_root(g->p, v);
@@ -176,23 +199,35 @@ static bool sees_write(const native_program *g, value_id v)
 	if (x->alias == NONE || g->last_write[root] == NONE || (made && g->p->nodes.at[x->def].nwrites))
 		return false;
 	node_id end = g->kept[v] ? g->part[PARTS] : g->last[v] == NONE ? 0 : g->last[v] + 1;
-	for (node_id n = made ? x->def + 1 : g->part[0]; n < end; n++)
-		if (writes_root(g->p, n, root))
-			return true;
-	return false;
+	return is_written(w, root, made ? x->def + 1 : g->part[0], end);
 }
 
-static void find_strict(native_program *g)
+static void find_strict(native_program *g, writes *w)
 {
+	if (w->n)
+		qsort(w->at, w->n, sizeof *w->at, by_number);
 	for (value_id v = 0; v < g->p->values.n; v++)
-		if (sees_write(g, v))
+		if (sees_write(g, v, w))
 			g->strict[alias_root(g->p, v)] = true;
+}
+
+static clv_status see_nodes(native_program *g, writes *w)
+{
+	uses u = {.g = g};
+	for (u.now = g->part[0]; u.now < g->part[PARTS]; u.now++) {
+		node_each_use(g->p, u.now, note_use, &u);
+		node_each_arg(g->p, u.now, count_use, g);
+		TRY(note_writes(g, u.now, w));
+		g->guards |= node_guards(g->p, u.now);
+	}
+	find_strict(g, w);
+	return CLV_OK;
 }
 
 static clv_status find_uses(native_program *g)
 {
 	const plan *p = g->p;
-	uses u = {.g = g};
+	writes w = {0};
 	g->last = mem_ids(p->values.n + 1);
 	g->last_write = mem_ids(p->values.n + 1);
 	g->uses = mem_alloc((p->values.n + 1) * sizeof *g->uses);
@@ -201,14 +236,9 @@ static clv_status find_uses(native_program *g)
 	TRY_MEM(g->last && g->last_write && g->uses && g->strict && g->kept);
 	for (uint32_t i = 0; i < g->outputs.n; i++)
 		g->kept[g->outputs.at[i]] = true;
-	for (u.now = g->part[0]; u.now < g->part[PARTS]; u.now++) {
-		node_each_use(p, u.now, note_use, &u);
-		node_each_arg(p, u.now, count_use, g);
-		note_writes(g, u.now);
-		g->guards |= node_guards(p, u.now);
-	}
-	find_strict(g);
-	return CLV_OK;
+	clv_status st = see_nodes(g, &w);
+	vec_free(&w);
+	return st;
 }
 
 static clv_status find_changing(native_program *g)

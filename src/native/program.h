@@ -27,6 +27,7 @@ typedef struct slot_info {
 	uint64_t reach; /* bytes from there that belong to the root */
 	value_id owner; /* of the plan, the first value on the memory; NONE: none is */
 	value_id from;  /* of a constant: the value that it is a view of, `offset` bytes behind its first element */
+	uint32_t use;   /* of a constant: 1 + the reading of an argument that it comes of, in lowering.uses; 0: none */
 } slot_info;
 
 /* Memory that lives from a node to a node; positions in the order of lowering. */
@@ -64,6 +65,7 @@ typedef struct shaped {
 	slot *inputs;          /* per input of the view; NONE: no step reads it */
 	run_number *numbers;   /* of the part */
 	uint64_t bytes, given; /* of a frame; of outputs */
+	uint64_t beside;       /* of what the program keeps between runs, when this was made */
 	int64_t largest, each; /* the tensor with the most elements */
 	struct shaped *sized;  /* what was made once for these sizes; NULL: nothing */
 	struct native_frame *spare;
@@ -126,6 +128,7 @@ typedef struct native_program {
 	bool once_waits;          /* it is lowered for its layouts alone */
 	bool once_wanted;         /* the file does not have it */
 	struct packed *packed;
+	uint64_t kept_bytes;                 /* of what was packed in memory */
 	source *sources;                     /* per value; NULL: not known yet */
 	const struct artifact_packed *store; /* packed weights of the file; NULL: there are none */
 	const artifact *origin;              /* the open file, with which packed weights are shared; NULL: there is none */

@@ -8,7 +8,8 @@
 
 enum { FEW = 16 }; /* symbols that need no memory of their own */
 
-/* Tensors without elements may have no memory; addresses are computed from it all the same. */
+/* Tensors without elements may have no memory; addresses are computed from it all the same. One that has elements and is only
+   packed has none either, and nothing to read. */
 static char none[MEMORY_ALIGN];
 
 /* ---- frames ---------------------------------------------------------------------------------------------------------------- */
@@ -32,7 +33,7 @@ static void point(native_frame *f, const shaped *s, char *memory)
 	for (slot i = 0; i < s->slots.n; i++) {
 		const slot_info *x = &s->slots.at[i];
 		f->f.t[i] = x->t;
-		f->f.t[i].data = x->t.data ? x->t.data : none;
+		f->f.t[i].data = x->t.data || nt_numel(&x->t) ? x->t.data : none;
 		if (x->root == ROOT_BLOCK && !s->blocks.at[x->id].output)
 			f->f.t[i].data = memory + s->blocks.at[x->id].offset + x->offset;
 	}
@@ -266,7 +267,7 @@ static clv_status give_outputs(const native_program *g, const shaped *s, const n
 
 static clv_status check_limits(const shaped *s)
 {
-	int64_t bytes = (int64_t)(s->bytes + s->given);
+	int64_t bytes = (int64_t)(s->bytes + s->given + s->beside);
 	TRY(limits_check_tensor(s->largest, s->each));
 	TRY(limits_room(bytes));
 	limits_count(bytes);

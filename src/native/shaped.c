@@ -6,6 +6,11 @@
 
 enum { MOST_SHAPED = 16, MOST_FRAMES = 4 };
 
+static uint64_t beside(const native_program *g)
+{
+	return g->kept_bytes + (g->once_frame ? g->once->bytes : 0);
+}
+
 static void drop_once(native_program *g)
 {
 	native_frame_free(g->once_frame);
@@ -28,6 +33,7 @@ void shaped_drop_all(native_program *g)
 		g->packed = x->next;
 		packed_free(x);
 	}
+	g->kept_bytes = 0;
 	mem_free(g->sources);
 	g->sources = NULL;
 }
@@ -39,7 +45,7 @@ static clv_status make_part(native_program *g, part_id part, const int64_t *symb
 {
 	shaped *s = NULL;
 	TRY(shaped_lower(g, part, symbols, NULL, &s));
-	clv_status st = limits_room((int64_t)s->bytes);
+	clv_status st = limits_room((int64_t)(beside(g) + s->bytes));
 	if (st == CLV_OK)
 		st = native_frame_new(g, s, f);
 	if (st == CLV_OK)
@@ -153,6 +159,7 @@ static clv_status look_up(native_program *g, const int64_t *symbols, const run_c
 	else {
 		TRY(inputs_check(&g->v, c->inputs, c->symbols));
 		TRY(make_shaped(g, symbols, &s));
+		s->beside = beside(g) + (s->sized ? s->sized->bytes : 0);
 		g->nshaped++;
 	}
 	s->next = g->shaped;

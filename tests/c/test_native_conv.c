@@ -410,6 +410,34 @@ static void weights_of_16_bits_give_the_bits_of_wide_ones(void **state)
 	}
 }
 
+static bool same_taps(const conv_axis *a, int64_t one, int64_t other)
+{
+	bool same = true;
+	for (int64_t t = 0; t < a->taps; t++)
+		same = same && conv_inside(a, one, t) == conv_inside(a, other, t);
+	return same;
+}
+
+static void pieces_end_where_a_tap_enters_or_leaves(void **state)
+{
+	(void)state;
+	seed = 3;
+	for (int round = 0; round < 20000; round++) {
+		conv_axis a = {.in = between(0, 9), .count = between(1, 40), .step = between(1, 5), .taps = between(1, 5)};
+		a.tap0 = between(-20, 20), a.tap_step = between(-9, 9);
+		int64_t blocks = 0, first, count;
+		for (int64_t o = 0; o < a.count; o++)
+			blocks += o == 0 || !same_taps(&a, o - 1, o);
+		assert_int_equal(conv_blocks(&a, true, a.count), blocks);
+		for (int64_t i = 0, at = 0; i < blocks; i++, at += count) {
+			conv_block_at(&a, true, a.count, i, &first, &count);
+			assert_int_equal(first, at);
+			assert_true(count > 0 && at + count <= a.count);
+			assert_true(at == 0 || !same_taps(&a, at - 1, at));
+		}
+	}
+}
+
 static void nothing_to_do_is_no_work(void **state)
 {
 	(void)state;
@@ -563,6 +591,7 @@ int main(void)
 		cmocka_unit_test(images_in_tiles_have_the_same_bits_in_every_batch),
 		cmocka_unit_test(few_channels_a_group_agree_with_plain_loops),
 		cmocka_unit_test(weights_of_16_bits_give_the_bits_of_wide_ones),
+		cmocka_unit_test(pieces_end_where_a_tap_enters_or_leaves),
 		cmocka_unit_test(nothing_to_do_is_no_work),
 		cmocka_unit_test(nan_and_inf_spread_as_in_plain_loops),
 		cmocka_unit_test(an_image_has_the_same_bits_in_every_batch),

@@ -281,6 +281,83 @@ static void taps_of_a_transposed_convolution_are_not_looked_for_one_by_one(void 
 	            10, 0));
 }
 
+static void places_of_far_taps_are_not_looked_for_one_by_one(void **state)
+{
+	(void)state;
+	FAILS(run_text(HEAD "%1 = aten::zeros([1,1,200000], dtype:f32, none, none, none) -> f32[1,1,200000]\n"
+	                    "%2 = aten::zeros([1,1,200000], dtype:f32, none, none, none) -> f32[1,1,200000]\n"
+	                    "%3 = aten::conv1d(%1, %2, none, [1], [400000], [4], 1) -> f32[1,1,200004]\noutput %3\n",
+	               0.5, 0),
+	      CLV_E_LIMIT, "longer than");
+}
+
+/* Written element by element in another order, it would have other numbers. */
+static void a_tensor_whose_elements_overlap_is_not_written(void **state)
+{
+	static const char *const views[] = {"[2,2], [1,1]", "[2,4], [2,1]", "[4,2], [1,2]", "[3], [0]"};
+	static const char *const apart[] = {"[2,2], [1,2]", "[2,2], [2,1]", "[2,1,2], [2,0,1]", "[1,4], [0,1]"};
+	static const char *const sizes[][4] = {{"2,2", "2,4", "4,2", "3"}, {"2,2", "2,2", "2,1,2", "1,4"}};
+	char text[512];
+	(void)state;
+	for (int i = 0; i < 8; i++) {
+		const char *size = sizes[i / 4][i % 4];
+		snprintf(text, sizeof text,
+		         HEAD "input %%0 f32[8] name=\"x\"\n%%1 = aten::relu(%%0) -> f32[8]\n"
+		              "%%2 = aten::as_strided(%%1, %s, 0) -> f32[%s] view-of %%1\n"
+		              "%%3 = aten::neg_(%%2) -> f32[%s] view-of %%1 writes %%1\noutput %%1\n",
+		         i < 4 ? views[i] : apart[i - 4], size, size);
+		if (i < 4)
+			FAILS(run_text(text, 0, 0), CLV_E_UNSUPPORTED, "overlap");
+		else
+			OK(run_text(text, 0, 0));
+	}
+}
+
+static void a_resize_to_other_sizes_than_its_scale_gives_is_refused(void **state)
+{
+	static const char *const resizes[] = {
+		"upsample_nearest1d(%0, [7], 2.0) -> f32[1,1,7]",
+		"upsample_nearest1d(%0, [14], 3.3) -> f32[1,1,14]",
+		"_upsample_nearest_exact1d(%0, [7], 1e30) -> f32[1,1,7]",
+		"upsample_linear1d(%0, [9], false, 2.0) -> f32[1,1,9]",
+		"upsample_linear1d(%0, [7], false, -1.0) -> f32[1,1,7]",
+	};
+	static const char *const held[] = {
+		"upsample_nearest1d(%0, [7], none) -> f32[1,1,7]",
+		"upsample_nearest1d(%0, [14], 2.0) -> f32[1,1,14]",
+		"upsample_nearest1d(%0, [4], 0.6) -> f32[1,1,4]",
+		"upsample_linear1d(%0, [11], false, 1.7) -> f32[1,1,11]",
+	};
+	char text[256];
+	(void)state;
+	for (size_t i = 0; i < sizeof resizes / sizeof *resizes + sizeof held / sizeof *held; i++) {
+		size_t n = sizeof resizes / sizeof *resizes;
+		snprintf(text, sizeof text, HEAD "input %%0 f32[1,1,7] name=\"x\"\n%%1 = aten::%s\noutput %%1\n",
+		         i < n ? resizes[i] : held[i - n]);
+		if (i < n)
+			FAILS(run_text(text, 0, 0), CLV_E_UNSUPPORTED, "scale");
+		else
+			OK(run_text(text, 0, 0));
+	}
+}
+
+/* Each of them is within the limit. */
+static void all_that_is_packed_is_within_the_memory_of_a_run(void **state)
+{
+	char text[2048] = HEAD "input %0 f32[1,512] name=\"x\"\n";
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		size_t n = strlen(text);
+		snprintf(text + n, sizeof text - n,
+		         "%%%d = aten::ones([%d,512], dtype:f32, none, none, none) -> f32[%d,512]\n"
+		         "%%%d = aten::linear(%%%d, %%%d, none) -> f32[1,%d]\n%%%d = aten::sum(%%%d, none) -> f32[]\n",
+		         3 * i + 1, 512 - i, 512 - i, 3 * i + 2, 0, 3 * i + 1, 512 - i, 3 * i + 3, 3 * i + 2);
+	}
+	strcat(text, "output (%3,%6,%9,%12)\n");
+	FAILS(run_text(text, 0, 6 << 20), CLV_E_LIMIT, "");
+	OK(run_text(text, 0, 16 << 20));
+}
+
 static void a_mask_with_more_than_the_plan_saw_is_an_error(void **state)
 {
 	clv_runtime *r;
@@ -347,6 +424,10 @@ int main(void)
 		cmocka_unit_test(making_a_plan_ready_ends_at_its_time_and_memory),
 		cmocka_unit_test(loops_over_the_sizes_of_nothing_end),
 		cmocka_unit_test(taps_of_a_transposed_convolution_are_not_looked_for_one_by_one),
+		cmocka_unit_test(places_of_far_taps_are_not_looked_for_one_by_one),
+		cmocka_unit_test(a_tensor_whose_elements_overlap_is_not_written),
+		cmocka_unit_test(a_resize_to_other_sizes_than_its_scale_gives_is_refused),
+		cmocka_unit_test(all_that_is_packed_is_within_the_memory_of_a_run),
 		cmocka_unit_test(a_mask_with_more_than_the_plan_saw_is_an_error),
 		cmocka_unit_test(values_of_an_index_are_read_where_they_are),
 		cmocka_unit_test(large_integers_are_counted_exactly),

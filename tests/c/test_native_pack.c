@@ -519,6 +519,87 @@ static void a_packed_file_survives_a_lack_of_memory(void **state)
 	image_free(&less);
 }
 
+/* ---- constants that one node packs and reads ---------------------------------------------------------------------- */
+
+/* 40 rows are many enough for distances to be a product. */
+static const char *const readers[] = {
+	"%2 = aten::addmm(%0, %1, %1) -> f32[40,40]\n",
+	"%2 = aten::cdist(%0, %1, 2.0, none) -> f32[40,40]\n",
+	"%2 = aten::mm(%1, %1) -> f32[40,40]\n%3 = aten::add.Tensor(%2, %0) -> f32[40,40]\n",
+	"%2 = aten::linear(%1, %1, none) -> f32[40,40]\n%3 = aten::add.Tensor(%2, %0) -> f32[40,40]\n",
+};
+enum { SIDE = 40 };
+static float square[SIDE * SIDE];
+
+static artifact *reader(const char *nodes)
+{
+	static alignas(64) float w[SIDE * SIDE];
+	char text[512];
+	snprintf(text, sizeof text,
+	         "cleave-plan 1\nmodel \"Net\" training=no grad=no\ninput %%0 f32[40,40] name=\"x\"\nparam @w f32[40,40]\n"
+	         "%%1 = aten::relu(@w) -> f32[40,40]\n%soutput %%%c\n",
+	         nodes, strstr(nodes, "%3") ? '3' : '2');
+	artifact *a = new_artifact(text);
+	for (int i = 0; i < SIDE * SIDE; i++)
+		w[i] = (float)(i * 37 % 29) / 29 - 0.25f, square[i] = (float)(i % 17) / 17;
+	OK(add(a->tensors, tensor_on("w", DT_F32, w, 0, 2, (int64_t[]){SIDE, SIDE}, (int64_t[]){SIDE, 1})));
+	return a;
+}
+
+static void run_square(const clv_runtime *r, float *out)
+{
+	clv_tensor *in, *y = NULL;
+	OK(clv_tensor_from_data(square, "f32", 2, (int64_t[]){SIDE, SIDE}, &in));
+	OK(clv_runtime_run(r, (const clv_tensor *const[]){in}, 1, &y, 1));
+	memcpy(out, clv_tensor_data(y), sizeof square);
+	clv_tensor_free(in);
+	clv_tensor_free(y);
+}
+
+static void run_square_of(const artifact *a, float *out)
+{
+	clv_runtime *r = runtime_of(a);
+	run_square(r, out);
+	clv_runtime_free(r);
+}
+
+static void what_is_packed_and_read_is_computed(void **state)
+{
+	static float want[SIDE * SIDE], got[SIDE * SIDE];
+	(void)state;
+	for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+		image plain = written(reader(readers[i]));
+		artifact *a = opened(plain);
+		run_square_of(a, want);
+		image packed = packed_for_sets(a, NULL, 0);
+		artifact *b = opened(packed);
+		run_square_of(b, got);
+		assert_memory_equal(want, got, sizeof want);
+		artifact_free(a);
+		artifact_free(b);
+		image_free(&plain);
+		image_free(&packed);
+	}
+}
+
+/* The second finds what the first packed in memory. */
+static void what_another_runtime_packed_and_read_is_computed(void **state)
+{
+	static float want[SIDE * SIDE], got[SIDE * SIDE];
+	(void)state;
+	for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+		image plain = written(reader(readers[i]));
+		artifact *a = opened(plain);
+		clv_runtime *first = runtime_of(a);
+		run_square(first, want);
+		run_square_of(a, got);
+		assert_memory_equal(want, got, sizeof want);
+		clv_runtime_free(first);
+		artifact_free(a);
+		image_free(&plain);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -535,6 +616,8 @@ int main(void)
 		cmocka_unit_test(a_piece_of_another_size_is_not_used),
 		cmocka_unit_test(forged_pieces_give_other_numbers_and_nothing_worse),
 		cmocka_unit_test(a_list_that_cannot_be_is_refused),
+		cmocka_unit_test(what_is_packed_and_read_is_computed),
+		cmocka_unit_test(what_another_runtime_packed_and_read_is_computed),
 		cmocka_unit_test(packing_survives_a_lack_of_memory),
 		cmocka_unit_test(a_packed_file_survives_a_lack_of_memory),
 	};

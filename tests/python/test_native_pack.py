@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,41 @@ def test_processes_share_packed_weights_and_do_not_read_the_plain_ones(tmp_path:
     weights = 1024 * 4096 * 4 // 1024
     assert weights * 0.9 < rss < weights * 1.5  # one copy of them, not two
     assert pss < rss * 0.6
+
+
+class Reads(nn.Module):
+    """A constant that is made once; one node packs it and reads it, too."""
+
+    def __init__(self, reads: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.reads = reads
+        self.w = nn.Parameter(torch.rand(shape) - 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.reads(x, self.w.sigmoid())
+
+
+READS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tuple[int, ...]]] = {
+    "cdist": (lambda x, c: torch.cdist(x, c), (300, 64)),
+    "cdist_itself": (lambda x, c: torch.cdist(c, c) + x.sum(), (300, 64)),
+    "addmm": (lambda x, c: torch.addmm(c, x, c), (64, 64)),
+    "mm": (lambda x, c: torch.mm(c, c) + x.sum(), (64, 64)),
+    "linear": (lambda x, c: nn.functional.linear(c, c) + x.sum(), (64, 64)),
+    "einsum": (lambda x, c: torch.einsum("ij,jk->ik", c, c) + x.sum(), (64, 64)),
+    "conv": (lambda x, c: nn.functional.conv2d(c, c) + x.sum(), (8, 8, 3, 3)),
+    "half": (lambda x, c: torch.mm(c.half(), c.half()) + x.sum(), (64, 64)),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_constant_that_is_packed_and_read_is_there(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    reads, shape = READS[name]
+    model, x = Reads(reads, shape).eval(), torch.rand(64 if len(shape) == 2 and shape[0] == 64 else 4, 64)
+    with torch.no_grad():
+        cleave.capture(model, x).save(tmp_path / "plain.clv")
+        want = model(x)
+    cleave.pack_weights(tmp_path / "plain.clv", tmp_path / "packed.clv")
+    for file in ("plain.clv", "packed.clv"):
+        run = cleave.load(tmp_path / file, engine="native", threads=1)
+        torch.testing.assert_close(run(x), want, rtol=1e-2, atol=1e-2)
