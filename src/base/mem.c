@@ -2,8 +2,9 @@
 #include "base/mem.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
-enum { SMALL = 1024 };
+enum { SMALL = 1024, PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
 static _Thread_local uint64_t fail_countdown;
 
@@ -38,6 +39,19 @@ void *mem_realloc(void *at, size_t count, size_t elem)
 	if (must_fail() || __builtin_mul_overflow(count, elem, &size))
 		return NULL;
 	return realloc(at, size ? size : 1);
+}
+
+void *mem_pages(size_t size)
+{
+	size_t page = size < HUGE_PAGE ? PAGE : HUGE_PAGE;
+	void *at = NULL;
+	if (must_fail() || posix_memalign(&at, page, size) != 0)
+		return NULL;
+#ifdef MADV_HUGEPAGE
+	if (page == HUGE_PAGE)
+		(void)madvise(at, size / page * page, MADV_HUGEPAGE); /* not more than was asked for */
+#endif
+	return at;
 }
 
 void mem_free(void *at)

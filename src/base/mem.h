@@ -13,6 +13,9 @@
 
 void *mem_alloc(size_t size);                           /* zeroed; caller frees with mem_free */
 void *mem_realloc(void *at, size_t count, size_t elem); /* checks count*elem; new memory is not zeroed */
+/* New memory for much that is read or written again and again: from the start of a page on, and on huge pages where it is large
+   and the system gives them. It is not zeroed; mem_free. */
+void *mem_pages(size_t size);
 void mem_free(void *at);
 uint32_t *mem_ids(size_t n);               /* n ids, all NONE (0xffffffff); caller frees */
 char *mem_strdup(const char *s, size_t n); /* n bytes and a NUL; caller frees */

@@ -1,6 +1,7 @@
 /* Artifacts as data: made, filled, looked up, released. */
 #include "file/artifact_packed.h"
 #include "file/artifact_segments.h"
+#include "memory/room.h"
 
 #include <string.h>
 
@@ -53,6 +54,7 @@ void artifact_free(artifact *a)
 		plan_entry_free(&a->plans.at[i]);
 	vec_free(&a->plans);
 	packed_list_free(a);
+	room_give(a->room);
 	vec_free(&a->notes);
 	vec_free(&a->allowed);
 	vec_free(&a->digests);

@@ -156,6 +156,7 @@ struct clv_artifact {
 	VEC(digest) digests;     /* per entry of the file */
 	const char *signer;      /* fingerprint of the key that the file names; NULL: it is not signed */
 	struct made_piece *made; /* what runtimes packed of its tensors and use now (artifact_packed.h) */
+	struct room *room;       /* where the next one goes */
 	pthread_mutex_t made_lock;
 };
 

@@ -1,6 +1,7 @@
 /* Pieces that runtimes made of an open file, listed with it: parts of one model use the same packed weights. */
 #include "base/limits.h"
 #include "file/artifact_packed.h"
+#include "memory/room.h"
 
 struct made_piece {
 	made_piece *next;
@@ -8,7 +9,7 @@ struct made_piece {
 	digest key;
 	size_t n;
 	uint32_t users; /* under the lock of the artifact */
-	void *memory;
+	room *room;
 	void *data;
 };
 
@@ -23,29 +24,28 @@ static made_piece *find(const artifact *a, digest key, size_t n)
 static void piece_free(made_piece *p)
 {
 	if (p)
-		mem_free(p->memory);
+		room_give(p->room);
 	mem_free(p);
 }
 
-static clv_status piece_new(digest key, size_t n, made_piece **out)
+static clv_status piece_new(artifact *a, digest key, size_t n, made_piece **out)
 {
 	TRY(limits_room((int64_t)n));
 	made_piece *p = mem_alloc(sizeof *p);
-	void *memory = mem_realloc(NULL, n + MEMORY_ALIGN, 1);
-	if (!p || !memory) {
-		mem_free(memory);
+	room *r = NULL;
+	void *data = p ? room_take(&a->room, n, &r) : NULL;
+	if (!data) {
 		mem_free(p);
 		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes of packed weights", n);
 	}
-	char *data = (char *)memory + (MEMORY_ALIGN - (uintptr_t)memory % MEMORY_ALIGN) % MEMORY_ALIGN;
-	*p = (made_piece){.key = key, .n = n, .memory = memory, .data = data};
+	*p = (made_piece){.key = key, .n = n, .room = r, .data = data};
 	*out = p;
 	return CLV_OK;
 }
 
 static clv_status add(artifact *a, digest key, size_t n, piece_fn make, const void *ctx, made_piece **out)
 {
-	TRY(piece_new(key, n, out));
+	TRY(piece_new(a, key, n, out));
 	make(ctx, (*out)->data);
 	(*out)->of = artifact_ref(a);
 	(*out)->next = a->made;

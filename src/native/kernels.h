@@ -83,6 +83,7 @@ typedef void (*chain_loop)(void *to, const void *a, const void *b, const void *c
 typedef struct gemm_block {
 	int64_t m, n, k;
 	panel_type type; /* of B; a plain matrix is f32 */
+	bool fetch;      /* panels are read one after the other, from memory: those behind these are fetched meanwhile */
 	const void *b;
 	const float *a, *bias; /* bias: per column, or NULL */
 	float *c;

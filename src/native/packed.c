@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/limits.h"
+#include "memory/room.h"
 #include "native/lowering.h"
 
 /* To be changed when the same operator, or the same packing, gives something else than before. */
@@ -177,7 +178,7 @@ void packed_free(packed *x)
 	mem_free((void *)x->k.kind);
 	mem_free((void *)x->k.spec);
 	made_give(x->made);
-	mem_free(x->memory);
+	room_give(x->room);
 	mem_free(x);
 }
 
@@ -219,13 +220,12 @@ static clv_status make_shared(const native_program *g, packed *x)
 	return CLV_OK;
 }
 
-static clv_status make(const native_program *g, packed *x)
+static clv_status make(native_program *g, packed *x)
 {
 	TRY(room_for(g, x));
-	x->memory = mem_realloc(NULL, x->n + MEMORY_ALIGN, 1);
-	if (!x->memory)
+	void *data = room_take(&g->room, x->n, &x->room);
+	if (!data)
 		return fail(CLV_E_NOMEM, "there is no memory for %zu bytes of packed weights", x->n);
-	char *data = (char *)x->memory + (MEMORY_ALIGN - (uintptr_t)x->memory % MEMORY_ALIGN) % MEMORY_ALIGN;
 	x->k.pack(&x->of, x->k.spec, data);
 	x->data = data;
 	return CLV_OK;

@@ -13,10 +13,10 @@ typedef struct packed {
 	int64_t offset;
 	packing k; /* kind and spec are owned */
 	size_t n;
-	const void *data; /* aligned; in the file, or in memory */
-	void *memory;     /* NULL: it is in the file, or shared */
-	made_piece *made; /* shared by all that is made of the file; NULL: it is not */
-	bool named;       /* it has a key */
+	const void *data;  /* aligned; in the file, or in memory */
+	struct room *room; /* NULL: it is in the file, or shared */
+	made_piece *made;  /* shared by all that is made of the file; NULL: it is not */
+	bool named;        /* it has a key */
 	digest key;
 } packed;
 

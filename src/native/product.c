@@ -6,7 +6,6 @@
 enum {
 	MOST_ROWS = 192,        /* of a block: as much of A as the second level of the cache holds beside a panel */
 	BLOCK_FLOATS = 1 << 15, /* of C, which finish() finds in the cache */
-	BLOCK_NS = 30000,       /* work of a block: small enough to share out evenly */
 	PIECE_NS = 4000,        /* work that is worth waking a thread */
 	PACKED_FLOATS = 1 << 22 /* of B that are packed at a time */
 };
@@ -55,8 +54,7 @@ static void plan_blocks(product *p, const native_kernels *k, int threads)
 		p->rows = most(p->m, 1);
 	p->row_blocks = pieces(p->m, p->rows);
 	double each = panel_ns(p, p->rows, k->gemm_cols);
-	p->panels = (int64_t)(BLOCK_NS / each) + 1;
-	p->panels = least(p->panels, most(BLOCK_FLOATS / (p->rows * k->gemm_cols), 1));
+	p->panels = most(BLOCK_FLOATS / (p->rows * k->gemm_cols), 1);
 	p->panels = least(p->panels, most(p->batches * p->row_blocks * panels / wanted, 1));
 	if (p->panels > 4)
 		p->panels -= p->panels % 4; /* few rows go by four panels */
@@ -174,6 +172,7 @@ static void do_block(const job *j, int64_t batch, int64_t row, int64_t rows, int
 		g.b = (const char *)j->panels + at * (p->type == PANEL_F32 ? 4 : 2);
 		g.type = p->type;
 		g.b_k = wide, g.b_k_half = wide / 2, g.b_panel = p->k * wide;
+		g.fetch = p->packed;
 	}
 	r->kernels->gemm(&g);
 	if (p->alpha != 1 || (p->beta != 0 && !g.bias))

@@ -1,4 +1,5 @@
 /* Programs: which nodes the engine takes, the passes before lowering, what writes reach, and the tensors that are bound. */
+#include "memory/room.h"
 #include "native/lowering.h"
 #include "native/packed.h"
 
@@ -414,6 +415,7 @@ void native_program_free(native_program *g)
 	view_free(&g->v);
 	optimized_plan_free(&g->made);
 	memory_store_close(g->given);
+	room_give(g->room);
 	pthread_mutex_destroy(&g->lock);
 	team_put(g->team);
 	mem_free(g);

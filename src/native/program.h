@@ -75,7 +75,7 @@ typedef struct shaped {
 typedef struct native_frame {
 	frame f;
 	struct native_frame *next;
-	void *memory;            /* as allocated */
+	char *memory;
 	tensor_memory **outputs; /* per block: memory that is given away; NULL: the frame's */
 	clv_tensor **copies;     /* per input: a copy in the layout that steps expect; NULL: it fits */
 	clv_tensor **rooms;      /* per input: memory for such a copy, once there was one */
@@ -132,6 +132,7 @@ typedef struct native_program {
 	source *sources;                     /* per value; NULL: not known yet */
 	const struct artifact_packed *store; /* packed weights of the file; NULL: there are none */
 	const artifact *origin;              /* the open file, with which packed weights are shared; NULL: there is none */
+	struct room *room;                   /* where the next piece goes */
 	uint32_t found, repacked, damaged;   /* pieces: of the file, made in memory, of the file and of no use */
 } native_program;
 

@@ -28,14 +28,14 @@ void native_frame_free(native_frame *f)
 	mem_free(f);
 }
 
-static void point(native_frame *f, const shaped *s, char *memory)
+static void point(native_frame *f, const shaped *s)
 {
 	for (slot i = 0; i < s->slots.n; i++) {
 		const slot_info *x = &s->slots.at[i];
 		f->f.t[i] = x->t;
 		f->f.t[i].data = x->t.data || nt_numel(&x->t) ? x->t.data : none;
 		if (x->root == ROOT_BLOCK && !s->blocks.at[x->id].output)
-			f->f.t[i].data = memory + s->blocks.at[x->id].offset + x->offset;
+			f->f.t[i].data = f->memory + s->blocks.at[x->id].offset + x->offset;
 	}
 }
 
@@ -45,7 +45,7 @@ clv_status native_frame_new(const native_program *g, const shaped *s, native_fra
 	if (!f)
 		return fail_nomem();
 	f->f = (frame){.k = g->k, .team = g->team, .t = mem_realloc(NULL, s->slots.n + 1, sizeof *f->f.t)};
-	f->memory = mem_realloc(NULL, s->bytes + MEMORY_ALIGN, 1);
+	f->memory = mem_pages(s->bytes + 1);
 	f->outputs = mem_alloc((s->blocks.n + 1) * sizeof(tensor_memory *));
 	f->copies = mem_alloc((g->v.inputs.n + 1) * sizeof(clv_tensor *));
 	f->rooms = mem_alloc((g->v.inputs.n + 1) * sizeof(clv_tensor *));
@@ -54,7 +54,7 @@ clv_status native_frame_new(const native_program *g, const shaped *s, native_fra
 		native_frame_free(f);
 		return fail(CLV_E_NOMEM, "there is no memory for the %llu bytes of a run", (unsigned long long)s->bytes);
 	}
-	point(f, s, (char *)f->memory + (MEMORY_ALIGN - (uintptr_t)f->memory % MEMORY_ALIGN) % MEMORY_ALIGN);
+	point(f, s);
 	*out = f;
 	return CLV_OK;
 }

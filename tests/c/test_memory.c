@@ -7,6 +7,7 @@
 #include "memory/chunk.h"
 #include "memory/layout.h"
 #include "memory/pool.h"
+#include "memory/room.h"
 
 /* ---- places ---------------------------------------------------------------------------------------------------- */
 
@@ -640,6 +641,52 @@ static void without_memory_runs_have_no_pool(void **state)
 	}
 }
 
+/* ---- rooms ------------------------------------------------------------------------------------------------------- */
+
+static void pieces_of_a_room_lie_apart_until_they_go(void **state)
+{
+	static const size_t sizes[] = {1, 64, 100, 5000, (size_t)300 << 10, (size_t)3 << 20, (size_t)40 << 20};
+	enum { N = 70 };
+	room *now = NULL, *of[N];
+	unsigned char *at[N];
+	(void)state;
+	for (int i = 0; i < N; i++) {
+		size_t n = sizes[i % 7];
+		assert_non_null(at[i] = room_take(&now, n, &of[i]));
+		assert_int_equal((uintptr_t)at[i] % MEMORY_ALIGN, 0);
+		at[i][0] = at[i][n - 1] = (unsigned char)i;
+	}
+	for (int i = 0; i < N; i += 2)
+		room_give(of[i]);
+	for (int i = 1; i < N; i += 2) {
+		assert_int_equal(at[i][0], i);
+		assert_int_equal(at[i][sizes[i % 7] - 1], i);
+		room_give(of[i]);
+	}
+	room *again = now; /* what nobody uses is used again */
+	assert_non_null(room_take(&now, 1, &of[0]));
+	assert_true(ADDRESS_SANITIZER || now == again);
+	room_give(of[0]);
+	room_give(now);
+	room_give(NULL);
+}
+
+static void without_memory_a_room_stays_as_it_is(void **state)
+{
+	room *now = NULL, *of = NULL;
+	(void)state;
+	for (uint64_t n = 1; n < 3; n++) {
+		mem_fail_after(n);
+		assert_null(room_take(&now, 10, &of));
+		assert_null(now);
+	}
+	assert_null(room_take(&now, SIZE_MAX, &of));
+	assert_null(room_take(&now, SIZE_MAX / 2, &of));
+	assert_non_null(room_take(&now, 10, &of));
+	room_give(now);
+	room_give(of);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -661,6 +708,8 @@ int main(void)
 		cmocka_unit_test(threads_run_at_once_and_release_what_others_made),
 		cmocka_unit_test(programs_that_run_in_turn_share_a_chunk),
 		cmocka_unit_test(without_memory_runs_have_no_pool),
+		cmocka_unit_test(pieces_of_a_room_lie_apart_until_they_go),
+		cmocka_unit_test(without_memory_a_room_stays_as_it_is),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ static void make(trial *t)
 	p->nbatch = (uint8_t)draw(3);
 	for (int i = 0; i < p->nbatch; i++)
 		p->batch[i] = 1 + draw(3);
-	p->m = any_size(), p->n = any_size(), p->k = draw(8) ? any_size() : 300 + draw(700);
+	p->m = any_size(), p->n = any_size(), p->k = draw(8) ? any_size() : draw(3) ? 300 + draw(700) : 1024;
 	if (draw(3) == 0)
 		p->alpha = 0.5;
 	if (draw(2))
@@ -189,24 +189,27 @@ static void some_rows(const trial *t, const native_kernels *k, team *team, bool 
 
 static void a_row_has_the_same_bits_everywhere(void **state)
 {
-	static const int64_t ks[] = {0, 1, 17, 384, 385, 1000}, ns[] = {1, 16, 31, 64, 150};
+	static const int64_t ks[] = {0, 1, 17, 384, 385, 1000, 1024}, ns[] = {1, 16, 31, 64, 150};
+	enum { ROWS = 66 };
 	(void)state;
 	for (int s = 0; s < SETS; s++)
-		for (int i = 0; i < some_of(30); i++) {
+		for (int i = 0; i < some_of(35); i++) {
 			const native_kernels *k = native_kernels_named(sets[s]);
-			trial t = {.p = {.dtype = DT_F32, .alpha = 1, .beta = 1, .m = 40, .k = ks[i % 6], .n = ns[i / 6]}};
+			trial t = {.p = {.dtype = DT_F32, .alpha = 1, .beta = 1, .m = ROWS, .k = ks[i % 7], .n = ns[i / 7]}};
 			product *p = &t.p;
 			if (!k)
 				break;
 			t.na = lay(&p->a, p, p->m, p->k, true, false), t.nb = lay(&p->b, p, p->k, p->n, true, false);
+			if (p->k == 1024) /* rows that are a page apart */
+				p->a.row = p->k, p->a.col = 1;
 			p->c.row = p->n, p->c.col = 1, p->d.col = 1;
 			t.a = numbers(t.na), t.b = numbers(t.nb), t.d = numbers(p->n);
 			size_t row = (size_t)p->n * sizeof(float);
-			float *all = malloc(40 * row), *c = malloc(40 * row);
-			some_rows(&t, k, NULL, true, 0, 40, all);
-			for (int64_t m = 1; m <= 40; m += m < 14 ? 1 : 5)
+			float *all = malloc(ROWS * row), *c = malloc(ROWS * row);
+			some_rows(&t, k, NULL, true, 0, ROWS, all);
+			for (int64_t m = 1; m <= ROWS; m += m < 14 ? 1 : 5)
 				for (int threads = 1; threads <= 3; threads++) {
-					int64_t first = draw((uint32_t)(41 - m));
+					int64_t first = draw((uint32_t)(ROWS + 1 - m));
 					team *team;
 					OK(team_get(threads, &team));
 					some_rows(&t, k, team, draw(2), first, m, c);

@@ -10,12 +10,19 @@
 /* A loop of a constant number of turns, which become straight code. */
 #define UNROLLED(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
+enum { ROWS = GEMM_ROWS, WIDE = GEMM_WIDE, COLS = GEMM_COLS, PART = 384, AHEAD = 1024 };
 #if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
 #define WITH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+enum { FEW = 4 };
 #else
 #define WITH_ROWS(X) X(1) X(2) X(3) X(4) X(5) X(6)
+enum { FEW = 2 };
 #endif
-enum { ROWS = GEMM_ROWS, WIDE = GEMM_WIDE, COLS = GEMM_COLS, PART = 384, AHEAD = 1024 };
+#if defined(NATIVE_NEON)
+enum { SECOND_LEVEL = 2 };
+#else
+enum { SECOND_LEVEL = 1 };
+#endif
 
 /* What the tiles of a block have in common, for one part of K. */
 typedef struct strip {
@@ -23,6 +30,8 @@ typedef struct strip {
 	const float *bias; /* NULL: none, or it comes with the last part */
 	bool more;         /* C holds the sum of the parts before */
 	panel_type type;
+	const char *next;    /* what is read after these panels: every tile fetches some of it, in two streams */
+	int64_t apart, step; /* bytes from one stream to the other, and of each for every k */
 } strip;
 
 INLINE void store(const strip *s, float *c, int64_t col, vf sum)
@@ -52,6 +61,7 @@ INLINE void tile(const panel_kind kind, const int rows, const int panels, const 
 	vf sum[ROWS][4 * WIDE];
 	const float *at[ROWS / 3];
 	int64_t a_row = s->a_row, a_k = s->a_k, b_k = s->b_k, b_panel = s->b_panel;
+	const char *next = s->next;
 	UNROLLED (i, rows)
 		UNROLLED (v, panels * wide)
 			sum[i][v] = vf_zero();
@@ -62,8 +72,13 @@ INLINE void tile(const panel_kind kind, const int rows, const int panels, const 
 		UNROLLED (v, panels * wide) {
 			int64_t where = v / wide * b_panel + v % wide * VF;
 			x[v] = panel_read(kind, s->type, b, where);
-			if (rows <= ROWS / 2)
+			if (panels > 1 && rows <= FEW)
 				__builtin_prefetch(b + (where + AHEAD) * kind_bytes(kind));
+		}
+		if (panels == 1 || rows > FEW) {
+			__builtin_prefetch(next, 0, SECOND_LEVEL);
+			__builtin_prefetch(next + s->apart, 0, SECOND_LEVEL);
+			next += s->step;
 		}
 		UNROLLED (i, rows) {
 			vf y = vf_set1(at[i / 3][i % 3 * a_row]);
@@ -96,39 +111,37 @@ typedef void (*tile_fn)(const strip *s, const float *a, const char *b, float *c,
 	}
 #define PANEL(rows) TILE(WIDE, rows, 1, 1) TILE(WIDE, rows, 1, 2)
 WITH_ROWS(PANEL)
-#define PANEL_ROW(rows) {tile_WIDE_##rows##_1_1, tile_WIDE_##rows##_1_2},
-static const tile_fn one_panel[ROWS][WIDE] = {WITH_ROWS(PANEL_ROW)};
+#define ONE_VECTOR(rows) tile_WIDE_##rows##_1_1,
+#define ONE_PANEL(rows) tile_WIDE_##rows##_1_2,
+static const tile_fn one_panel[WIDE][ROWS] = {{WITH_ROWS(ONE_VECTOR)}, {WITH_ROWS(ONE_PANEL)}};
 
 /* A sum waits for the one before it: few rows need more panels to keep the units busy. They are what memory limits: with these
    16-bit panels are widened in registers. */
 #define FEW_TILES(rows, panels)                                                                                        \
 	TILE(WIDE, rows, panels, 2)                                                                                        \
 	TILE(NARROW, rows, panels, 2) TILE(NARROW, rows, 1, 1) TILE(NARROW, rows, 1, 2)
-#define FEW_ROWS(rows, panels)                                                                                         \
-	{                                                                                                                  \
-		panels, {tile_WIDE_##rows##_##panels##_2, tile_NARROW_##rows##_##panels##_2},                                  \
-		{                                                                                                              \
-			{tile_WIDE_##rows##_1_1, tile_WIDE_##rows##_1_2}, {tile_NARROW_##rows##_1_1, tile_NARROW_##rows##_1_2},    \
-		}                                                                                                              \
-	}
 FEW_TILES(1, 4)
 FEW_TILES(2, 2)
 #if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
 FEW_TILES(3, 2)
 FEW_TILES(4, 2)
+TILE(WIDE, 5, 2, 2)
+TILE(WIDE, 6, 2, 2)
+#define FEW_ROWS(kind, one, two)                                                                                       \
+	{                                                                                                                  \
+		tile_##kind##_1_##one, tile_##kind##_2_##two, tile_##kind##_3_##two, tile_##kind##_4_##two                     \
+	}
+/* Rows that lie a multiple of a page apart fight for the same places in the cache: fewer of them at a time, against two panels. */
+static const tile_fn half_as_many[ROWS / 2] = {[4] = tile_WIDE_5_2_2, [5] = tile_WIDE_6_2_2};
+enum { MANY = 60, PAGE = 1024 }; /* rows; floats */
+#else
+#define FEW_ROWS(kind, one, two)                                                                                       \
+	{                                                                                                                  \
+		tile_##kind##_1_##one, tile_##kind##_2_##two                                                                   \
+	}
 #endif
-static const struct few_rows {
-	int panels;
-	tile_fn several[2], one[2][WIDE]; /* by kind */
-} few_rows[] = {
-	FEW_ROWS(1, 4),
-	FEW_ROWS(2, 2),
-#if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
-	FEW_ROWS(3, 2),
-	FEW_ROWS(4, 2),
-#endif
-};
-enum { FEW = sizeof few_rows / sizeof *few_rows };
+static const tile_fn few_rows[2][FEW] = {FEW_ROWS(WIDE, 4_2, 2_2), FEW_ROWS(NARROW, 4_2, 2_2)}; /* by kind */
+static const tile_fn few_narrow[WIDE][FEW] = {FEW_ROWS(NARROW, 1_1, 1_1), FEW_ROWS(NARROW, 1_2, 1_2)};
 
 /* Parts of K: as even as can be. */
 static int64_t part_end(int64_t k, int64_t from)
@@ -137,50 +150,86 @@ static int64_t part_end(int64_t k, int64_t from)
 	return from + each < k ? from + each : k;
 }
 
-/* Rows of the block against `panels` panels, one part of K. Tiles of about the same height. */
-static void all_rows(const gemm_block *g, const strip *s, tile_fn fn, int wide, int64_t from, const char *b,
-                     int64_t col)
+/* What some_panels does: K from `from` to `end` and `panels` panels from column col on, in tiles of at most `most` rows. */
+typedef struct piece {
+	int64_t from, end, col;
+	int panels, wide, most;
+	const tile_fn *tiles; /* by their rows */
+} piece;
+
+/* Tiles of about the same height. */
+static void all_rows(const gemm_block *g, const piece *p, strip s, const char *b)
 {
-	int64_t tiles = (g->m + ROWS - 1) / ROWS;
-	for (int64_t i = 0, row = 0; i < tiles; i++) {
+	int64_t tiles = (g->m + p->most - 1) / p->most,
+			share = g->fetch ? s.k * p->wide * VF * panel_bytes(s.type) / tiles : 0;
+	s.apart = p->panels > 1 && share ? g->b_panel * panel_bytes(s.type) : share / 2;
+	s.step = s.k ? ((p->panels > 1 ? share : share / 2) + s.k - 1) / s.k : 0;
+	for (int64_t i = 0, row = 0; i < tiles; i++, s.next += share) {
 		int64_t n = (g->m - row + tiles - i - 1) / (tiles - i);
-		tile_fn f = fn ? fn : one_panel[n - 1][wide - 1];
-		f(s, g->a + row * g->a_row + from * g->a_k, b, g->c + row * g->c_row + col, col, g->n - col);
+		p->tiles[n - 1](&s, g->a + row * g->a_row + p->from * g->a_k, b, g->c + row * g->c_row + p->col, p->col,
+		                g->n - p->col);
 		row += n;
 	}
 }
 
 /* A panel of 16-bit numbers that many rows read is widened first. */
-static void widened(const gemm_block *g, strip s, int wide, int64_t from, const char *b, int64_t col)
+static void widened(const gemm_block *g, const piece *p, strip s, const char *b)
 {
 	_Alignas(64) float part[PART * COLS];
 	for (int64_t k = 0; k < s.k; k++)
-		for (int v = 0; v < wide; v++)
-			vf_store(part + (k * wide + v) * VF, panel_read(PANEL_NARROW, g->type, b, k * s.b_k + v * VF));
-	s.b_k = wide * VF;
-	all_rows(g, &s, NULL, wide, from, (const char *)part, col);
+		for (int v = 0; v < p->wide; v++)
+			vf_store(part + (k * p->wide + v) * VF, panel_read(PANEL_NARROW, g->type, b, k * s.b_k + v * VF));
+	s.b_k = p->wide * VF;
+	all_rows(g, p, s, (const char *)part);
 }
 
-/* Panels from column col on, for K from `from` to `end`; gives how many columns were done. */
-static int64_t some_panels(const gemm_block *g, int64_t from, int64_t end, int64_t col)
+static piece piece_at(const gemm_block *g, int64_t from, int64_t end, int64_t col)
 {
-	strip s = {end - from, g->a_row, g->a_k, g->b_k, g->b_panel, g->c_row, end < g->k ? NULL : g->bias,
-	           from > 0,   g->type};
-	const struct few_rows *few = g->m <= FEW ? &few_rows[g->m - 1] : NULL;
-	const char *b = (const char *)g->b + col / COLS * g->b_panel * panel_bytes(g->type);
-	if (few && g->n - col >= few->panels * COLS) {
-		all_rows(g, &s, few->several[g->type != PANEL_F32], WIDE, from, b + from * s.b_k * panel_bytes(g->type), col);
-		return few->panels * COLS;
+	int64_t left = g->n - col;
+	bool narrow = g->type != PANEL_F32;
+	piece p = {from, end, col, .panels = 1, .wide = left > VF ? WIDE : 1, .most = ROWS};
+	p.tiles = one_panel[p.wide - 1];
+	if (g->m <= FEW) {
+		int panels = g->m == 1 ? 4 : 2;
+		if (left >= panels * COLS)
+			p.panels = panels, p.tiles = few_rows[narrow];
+		else if (narrow)
+			p.tiles = few_narrow[p.wide - 1];
 	}
-	int wide = g->n - col > VF ? WIDE : 1;
-	if (wide < WIDE)
-		s.b_k = g->b_k_half;
-	b += from * s.b_k * panel_bytes(g->type);
-	if (g->type == PANEL_F32 || few)
-		all_rows(g, &s, few ? few->one[g->type != PANEL_F32][wide - 1] : NULL, wide, from, b, col);
+#if defined(NATIVE_AVX512) || defined(NATIVE_NEON)
+	if (g->m >= MANY && g->a_row % PAGE == 0 && left >= 2 * COLS && !narrow)
+		p.panels = 2, p.most = ROWS / 2, p.tiles = half_as_many;
+#endif
+	return p;
+}
+
+/* The part of a panel that is read after this piece. `parts`: the panels beside it come first, else its own next part. */
+static const char *next_of(const gemm_block *g, const piece *p, bool parts)
+{
+	int64_t beside = p->col + p->panels * COLS, from = p->from, col = beside;
+	if (p->end < g->k && (!parts || beside >= g->n))
+		from = p->end, col = parts ? 0 : p->col;
+	else if (!parts || beside >= g->n)
+		from = 0;
+	return (const char *)g->b + (col / COLS * g->b_panel + from * g->b_k) * panel_bytes(g->type);
+}
+
+/* Gives how many columns were done. */
+static int64_t some_panels(const gemm_block *g, int64_t from, int64_t end, int64_t col, bool parts)
+{
+	piece p = piece_at(g, from, end, col);
+	strip s = {
+		.k = end - from, .a_row = g->a_row, .a_k = g->a_k, .b_panel = g->b_panel, .c_row = g->c_row, .type = g->type};
+	s.bias = end < g->k ? NULL : g->bias;
+	s.more = from > 0;
+	s.b_k = p.wide < WIDE ? g->b_k_half : g->b_k;
+	const char *b = (const char *)g->b + (col / COLS * g->b_panel + from * s.b_k) * panel_bytes(g->type);
+	s.next = g->fetch ? next_of(g, &p, parts) : b;
+	if (g->type != PANEL_F32 && g->m > FEW)
+		widened(g, &p, s, b);
 	else
-		widened(g, s, wide, from, b, col);
-	return COLS;
+		all_rows(g, &p, s, b);
+	return p.panels * COLS;
 }
 
 static void by_parts(const gemm_block *g)
@@ -189,7 +238,7 @@ static void by_parts(const gemm_block *g)
 	do {
 		end = part_end(g->k, from);
 		for (int64_t col = 0; col < g->n;)
-			col += some_panels(g, from, end, col);
+			col += some_panels(g, from, end, col, true);
 		from = end;
 	} while (end < g->k);
 }
@@ -200,7 +249,7 @@ static void by_panels(const gemm_block *g)
 		int64_t from = 0, end;
 		do {
 			end = part_end(g->k, from);
-			done = some_panels(g, from, end, col);
+			done = some_panels(g, from, end, col, false);
 			from = end;
 		} while (end < g->k);
 	}
