@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "plan/plan.h"
 
@@ -28,6 +29,29 @@ static inline void check_error(clv_status st, clv_status want, const char *part)
 }
 
 #define FAILS(call, status, part) check_error((call), (status), (part))
+
+/* Seconds of the processor that `work` takes on n things, at best. */
+static inline double least_seconds(void (*work)(uint32_t n), uint32_t n)
+{
+	double least = 1e9;
+	for (int i = 0; i < 3; i++) {
+		struct timespec from, to;
+		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+		work(n);
+		clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+		double took = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+		least = took < least ? took : least;
+	}
+	return least;
+}
+
+/* Four times as many things take less than nine times the work: of the square of their number it would be sixteen. */
+static inline void check_growth(void (*work)(uint32_t n), uint32_t n)
+{
+	double few = least_seconds(work, n / 4), all = least_seconds(work, n);
+	if (all > 9 * few + 0.05)
+		fail_msg("%u things take %.2f s, a quarter of them %.2f s", n, all, few);
+}
 
 static inline plan *parse_ok(const char *text)
 {

@@ -117,6 +117,30 @@ static void a_write_that_nobody_needs_is_undone(void **state)
 	        "%4 = aten::view(%3, [-1]) -> f32[8*B] view-of %3\noutput %4\n");
 }
 
+/* Writes of one memory, and views of it that are read much later. */
+static void optimize_writes(uint32_t n)
+{
+	strbuf b = STRBUF_INIT;
+	strbuf_puts(&b, SIZES X "%1 = aten::linear(%0, @w, none) -> f32[B,8]\n");
+	for (uint32_t i = 2; i < n; i++)
+		strbuf_printf(&b, "%%%u = aten::relu_(%%%u) -> f32[B,8] view-of %%1 writes %%1\n", i, i - 1);
+	strbuf_printf(&b, "output %%%u\n", n - 1);
+	char *text = taken(&b);
+	plan *p = load_ok(text);
+	optimized_plan o = grouped(p);
+	for (node_id k = 0; k < o.p->nodes.n; k++)
+		assert_int_equal(o.p->nodes.at[k].nwrites, 0);
+	optimized_plan_free(&o);
+	plan_free(p);
+	mem_free(text);
+}
+
+static void many_writes_are_undone_in_time_that_grows_with_them(void **state)
+{
+	(void)state;
+	check_growth(optimize_writes, 50000);
+}
+
 static void a_product_may_read_what_is_written(void **state)
 {
 	(void)state;
@@ -445,6 +469,7 @@ int main(void)
 		cmocka_unit_test(a_reader_between_closes_a_group),
 		cmocka_unit_test(other_sizes_are_another_group),
 		cmocka_unit_test(a_write_that_nobody_needs_is_undone),
+		cmocka_unit_test(many_writes_are_undone_in_time_that_grows_with_them),
 		cmocka_unit_test(a_product_may_read_what_is_written),
 		cmocka_unit_test(a_write_that_others_see_stays),
 		cmocka_unit_test(random_plans_give_the_same_with_and_without_groups),

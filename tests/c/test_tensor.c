@@ -153,6 +153,87 @@ static void the_first_engine_has_the_slot(void **state)
 	assert_int_equal(dropped[1], 0);
 }
 
+/* ---- stores -------------------------------------------------------------------------------------------------------- */
+
+static void a_memory_that_was_given_back_is_taken_again(void **state)
+{
+	memory_store *s;
+	tensor_memory *a, *b, *c;
+	(void)state;
+	if (ADDRESS_SANITIZER) /* nothing is kept */
+		skip();
+	OK(memory_store_new(&s));
+	memory_store_keep(s, memory_store_cost(64) + memory_store_cost(128));
+	OK(memory_store_take(s, 64, &a));
+	OK(memory_store_take(s, 64, &b));
+	OK(memory_store_take(s, 128, &c));
+	const char *there = b->base, *large = c->base;
+	tensor_memory_unref(a);
+	tensor_memory_unref(b);
+	tensor_memory_unref(c); /* the first one goes: they are too many */
+	OK(memory_store_take(s, 128, &c));
+	assert_ptr_equal(c->base, large);
+	OK(memory_store_take(s, 64, &b));
+	assert_ptr_equal(b->base, there);
+	tensor_memory_unref(b);
+	OK(memory_store_take(s, 64, &a));
+	assert_ptr_equal(a->base, there);
+	memory_store_close(s);
+	tensor_memory_unref(c);
+	tensor_memory_unref(a);
+}
+
+/* Memories of two sizes, as many of each, given back and taken in another order. */
+static void give_and_take(uint32_t n)
+{
+	memory_store *s;
+	tensor_memory **all = mem_alloc(n * sizeof *all);
+	OK(memory_store_new(&s));
+	memory_store_keep(s, n * memory_store_cost(n / 2));
+	for (int round = 0; round < 2; round++) {
+		for (uint32_t i = 0; i < n; i++)
+			OK(memory_store_take(s, i < n / 2 ? 64 : i % 97, &all[i]));
+		for (uint32_t i = 0; i < n; i++)
+			tensor_memory_unref(all[(i + n / 2) % n]);
+	}
+	memory_store_close(s);
+	mem_free(all);
+}
+
+static void a_store_of_many_memories_takes_time_that_grows_with_them(void **state)
+{
+	(void)state;
+	check_growth(give_and_take, 40000);
+}
+
+static void memories_of_a_store_come_and_go_in_any_order(void **state)
+{
+	memory_store *s;
+	tensor_memory *out[32] = {0};
+	uint64_t random = 1;
+	(void)state;
+	OK(memory_store_new(&s));
+	memory_store_keep(s, 5 * memory_store_cost(300));
+	for (int i = 0; i < 20000; i++) {
+		random = random * 6364136223846793005u + 1442695040888963407u;
+		uint32_t k = random >> 33 & 31;
+		if (!out[k]) {
+			size_t n = (random >> 40) % 9 * 37;
+			OK(memory_store_take(s, n, &out[k]));
+			assert_int_equal(out[k]->bytes, n);
+			memset(out[k]->base, (int)k, n);
+			continue;
+		}
+		for (size_t at = 0; at < out[k]->bytes; at++)
+			assert_int_equal(out[k]->base[at], k);
+		tensor_memory_unref(out[k]);
+		out[k] = NULL;
+	}
+	memory_store_close(s);
+	for (int k = 0; k < 32; k++)
+		tensor_memory_unref(out[k]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -164,6 +245,9 @@ int main(void)
 		cmocka_unit_test(dlpack_shares_the_memory),
 		cmocka_unit_test(other_devices_need_an_engine),
 		cmocka_unit_test(the_first_engine_has_the_slot),
+		cmocka_unit_test(a_memory_that_was_given_back_is_taken_again),
+		cmocka_unit_test(memories_of_a_store_come_and_go_in_any_order),
+		cmocka_unit_test(a_store_of_many_memories_takes_time_that_grows_with_them),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
