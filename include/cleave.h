@@ -679,6 +679,15 @@ CLV_API uint32_t clv_runtime_most_outputs(const clv_runtime *r);
 CLV_API clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t plan, uint32_t i, const clv_sizes *sizes,
                                            int64_t *shape, int64_t *strides);
 
+/** Input i of a plan of the file, for a caller who makes it up: zeros in the shape and strides that clv_runtime_input_shape()
+    gives, on the CPU, and in *data the memory to fill. A stranger's file may ask for any size, so these bytes count for
+    `max_memory`, here and in runs that are given the tensor; without that limit, for half of the machine's memory. *made is 0
+    before the first input of a call, and grows.
+    @ownership the tensor is the caller's; *data lives as long.
+    @errors CLV_E_LIMIT, before memory is taken; CLV_E_OVERFLOW; CLV_E_UNSUPPORTED for a quantised input. */
+CLV_API clv_status clv_runtime_make_input(const clv_runtime *r, uint32_t plan, uint32_t i, const clv_sizes *sizes,
+                                          int64_t *made, clv_tensor **out, void **data);
+
 /** Sets a parameter or buffer by its state_dict name, or by a tied name. It is moved to the runtime's device; a model that
     writes it in place writes into the caller's tensor. Boundaries carry the version of the weights, which follows their
     content: bind the same tensors on both sides of a cut, including those that only the other side reads.

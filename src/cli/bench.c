@@ -400,6 +400,7 @@ static int bench_model(void *given, const model *m)
 	subject s = {.path = r->path, .rt = load_runtime(m, &r->loading)};
 	if (!s.rt)
 		return EXIT_FAILED;
+	r->feeding.timeout = r->loading.timeout;
 	s.prefix = is_part(m, &r->loading, "prefix");
 	s.noutputs = clv_runtime_output_count(s.rt);
 	s.outputs = grab((s.noutputs + 1) * sizeof *s.outputs);

@@ -94,6 +94,7 @@ static int calibrate_model(void *given, const model *m)
 	request *r = given;
 	model other = {0};
 	r->loading.part = r->suffix ? NULL : "prefix";
+	r->feeding.timeout = r->loading.timeout;
 	if (!resolve_batch(m, &r->sizes))
 		return EXIT_FAILED;
 	clv_runtime *prefix = load_runtime(m, &r->loading), *suffix = prefix ? load_suffix(r, m, &other) : NULL;

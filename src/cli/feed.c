@@ -4,6 +4,8 @@
 #include "feed.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -263,8 +265,14 @@ typedef struct feeder {
 	source *sources;
 	uint32_t n;
 	double lo, hi; /* of random integers */
+	double until;  /* when all have to be made, by now(); INFINITY: there is no limit */
 	sizes *sizes;
 } feeder;
+
+static bool is_late(const feeder *e)
+{
+	return now() > e->until;
+}
 
 static bool is_made_up(const char *what)
 {
@@ -489,17 +497,6 @@ static double next_number(const feeder *e, const element *x, uint64_t *state)
 	return e->lo + (double)(next_random(state) % count);
 }
 
-static void fill_elements(const feeder *e, uint32_t i, const element *x, char *data, uint64_t count)
-{
-	const char *what = e->sources[i].what;
-	uint64_t state = (uint64_t)e->f->seed * 0x2545F4914F6CDD1Du + i;
-	bool random = !strcmp(what, "random");
-	double same = strcmp(what, "ones") ? 0 : 1;
-	next_random(&state);
-	for (uint64_t k = 0; k < count; k++)
-		element_put(x, data + k * x->bytes, random ? next_number(e, x, &state) : same);
-}
-
 static bool can_fill(const feeder *e, uint32_t i, const element *x)
 {
 	const char *name = e->ports[i].name;
@@ -517,50 +514,10 @@ static bool can_fill(const feeder *e, uint32_t i, const element *x)
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------------- */
 
-static bool count_elements(uint32_t ndim, const int64_t *shape, uint64_t *out)
-{
-	*out = 1;
-	for (uint32_t d = 0; d < ndim; d++)
-		if (shape[d] < 0 || __builtin_mul_overflow(*out, (uint64_t)shape[d], out))
-			return false;
-	return *out < (uint64_t)1 << 48;
-}
-
-typedef struct layout {
-	size_t item;
-	uint32_t ndim;
-	const int64_t *shape, *strides;
-	uint64_t count;
-} layout;
-
-/* Elements in row-major order to where strides say; with `check` nothing is written, and false is for one that is not
-   there: another, at the same place, has overwritten it. */
-static bool lay_out_inputs(const layout *l, const char *from, char *to, bool check)
-{
-	int64_t *index = grab((l->ndim + 1) * sizeof *index), at = 0;
-	bool same = true;
-	for (uint64_t k = 0; same && k < l->count; k++) {
-		char *here = to + (size_t)at * l->item;
-		if (check)
-			same = !memcmp(here, from + k * l->item, l->item);
-		else
-			memcpy(here, from + k * l->item, l->item);
-		for (uint32_t d = l->ndim; d-- > 0;) {
-			at += l->strides[d];
-			if (++index[d] < l->shape[d])
-				break;
-			at -= l->strides[d] * l->shape[d];
-			index[d] = 0;
-		}
-	}
-	free(index);
-	return same;
-}
-
 static bool is_dense(uint32_t ndim, const int64_t *shape, const int64_t *strides)
 {
 	int64_t want = 1;
-	for (uint32_t d = ndim; d-- > 0;) {
+	for (uint32_t d = ndim; d-- > 0 && want;) {
 		if (shape[d] != 1 && strides[d] != want)
 			return false;
 		want *= shape[d];
@@ -568,151 +525,165 @@ static bool is_dense(uint32_t ndim, const int64_t *shape, const int64_t *strides
 	return true;
 }
 
-/* Elements from the first to the last of one that has some. Strides come from a file that anybody may have written. */
-static bool input_size(const layout *l, uint64_t *extent)
+/* Writes the elements of an input: those of its file, or numbers. */
+typedef struct filling {
+	const feeder *e;
+	const source *s;
+	const element *x;
+	size_t item;
+	uint64_t count;
+	const int64_t *shape, *strides;
+	uint64_t state; /* of random numbers */
+	bool random;
+} filling;
+
+/* Data of a file is repeated where it ends, and cut off where there is more of it than is wanted. */
+static const char *element_in_file(const filling *f, const int64_t *index)
 {
-	*extent = 1;
-	for (uint32_t d = 0; d < l->ndim; d++) {
-		uint64_t span;
-		if (l->strides[d] < 0 || __builtin_mul_overflow((uint64_t)l->shape[d] - 1, (uint64_t)l->strides[d], &span) ||
-		    __builtin_add_overflow(*extent, span, extent) || *extent >= (uint64_t)1 << 48)
-			return false;
-	}
+	const clv_array *a = &f->s->array;
+	uint64_t at = 0;
+	for (uint32_t d = 0; d < a->ndim; d++)
+		at = at * (uint64_t)a->shape[d] + (uint64_t)(index[d] % a->shape[d]);
+	return (const char *)a->data + at * f->item;
+}
+
+/* With `check` nothing is written; false is for an element that is not there: another, at the same place, has overwritten it. */
+static bool fill_element(filling *f, const int64_t *index, char *to, bool check)
+{
+	if (check)
+		return !memcmp(to, element_in_file(f, index), f->item);
+	if (f->s->file)
+		memcpy(to, element_in_file(f, index), f->item);
+	else
+		element_put(f->x, to, f->random ? next_number(f->e, f->x, &f->state) : 1);
 	return true;
 }
 
-/* A tensor with the strides that the model was captured with; what lies between its elements is zero. */
-static bool make_strided(const clv_port *p, const char *data, const layout *l, clv_tensor **out)
+/* Elements in row-major order to where strides say, as long as there is time. */
+static bool fill_elements(filling *f, uint32_t ndim, char *to, bool check)
 {
-	uint64_t extent;
-	bool bounded = input_size(l, &extent);
-	char *memory = bounded ? aligned_alloc(64, (extent * l->item + 64) / 64 * 64) : NULL;
-	if (!memory) {
-		complain("input %s: %s", p->name, bounded ? "out of memory" : "its strides are no layout of memory");
-		return false;
+	enum { BETWEEN = 1 << 20 }; /* elements from one look at the clock to the next */
+	int64_t *index = grab((ndim + 1) * sizeof *index), at = 0;
+	bool same = true;
+	for (uint64_t k = 0; same && k < f->count && (k % BETWEEN || !is_late(f->e)); k++) {
+		same = fill_element(f, index, to + (size_t)at * f->item, check);
+		for (uint32_t d = ndim; d-- > 0;) {
+			at += f->strides[d];
+			if (++index[d] < f->shape[d])
+				break;
+			at -= f->strides[d] * f->shape[d];
+			index[d] = 0;
+		}
 	}
-	memset(memory, 0, extent * l->item);
-	lay_out_inputs(l, data, memory, false);
-	bool fit = lay_out_inputs(l, data, memory, true);
-	if (!fit)
-		complain("input %s was captured with elements that share memory, and here they differ", p->name);
-	else if (clv_tensor_wrap(memory, p->dtype, l->ndim, l->shape, l->strides, free, memory, out) == CLV_OK)
-		return true;
-	else
-		complain("input %s: %s", p->name, clv_last_error());
-	free(memory);
-	return false;
+	free(index);
+	return same;
 }
 
-static bool make_dense(const clv_port *p, const char *data, const layout *l, clv_tensor **out)
-{
-	if (clv_tensor_from_data(data, p->dtype, l->ndim, l->shape, out) == CLV_OK)
-		return true;
-	complain("input %s: %s", p->name, clv_last_error());
-	return false;
-}
-
-static bool make_tensor(const feeder *e, uint32_t i, const char *data, const layout *l, clv_tensor **out)
+static bool fill_input(const feeder *e, uint32_t i, filling *f, char *to)
 {
 	const clv_port *p = &e->ports[i];
-	clv_tensor *here = NULL;
-	bool dense = l->count == 0 || is_dense(l->ndim, l->shape, l->strides);
-	if (!(dense ? make_dense(p, data, l, &here) : make_strided(p, data, l, &here)))
-		return false;
-	bool ok = clv_tensor_to_device(here, p->device, out) == CLV_OK;
-	clv_tensor_free(here);
-	if (!ok)
-		complain("input %s: %s", p->name, clv_last_error());
-	return ok;
+	fill_elements(f, p->ndim, to, false);
+	bool fit = !f->s->file || fill_elements(f, p->ndim, to, true);
+	if (!fit)
+		complain("input %s was captured with elements that share memory, and here they differ", p->name);
+	else if (is_late(e))
+		complain("input %s: it takes longer to make it up than the %g s that a run may take", p->name, e->f->timeout);
+	return fit && !is_late(e);
+}
+
+/* Made up, resized, or with strides of the model's: the size is what the model says, so that the library counts it. */
+static bool make_tensor(const feeder *e, uint32_t i, filling *f, int64_t *made, clv_tensor **out)
+{
+	clv_sizes o = sizes_given(e->sizes);
+	void *to;
+	if (clv_runtime_make_input(e->r, (uint32_t)e->f->plan, i, &o, made, out, &to) == CLV_OK)
+		return fill_input(e, i, f, to);
+	complain("%s", clv_last_error());
+	return false;
+}
+
+static bool copy_array(const feeder *e, uint32_t i, clv_tensor **out)
+{
+	const clv_array *a = &e->sources[i].array;
+	if (clv_tensor_from_data(a->data, a->dtype, a->ndim, a->shape, out) == CLV_OK)
+		return true;
+	complain("input %s: %s", e->ports[i].name, clv_last_error());
+	return false;
 }
 
 /* Of a file with several plans another one may serve the shape: that the library decides. */
-static bool take_shape(const feeder *e, uint32_t i, int64_t *shape, int64_t *strides)
+static bool has_shape(const feeder *e, uint32_t i, const int64_t *shape, bool *other)
 {
 	const clv_array *a = &e->sources[i].array;
-	if (a->ndim == 0 || !memcmp(a->shape, shape, a->ndim * sizeof *shape))
+	*other = a->ndim && memcmp(a->shape, shape, a->ndim * sizeof *shape) != 0;
+	return !*other || clv_artifact_plan_count(e->m->artifact) > 1 || complain_type(e, i);
+}
+
+static uint64_t count_elements(uint32_t ndim, const int64_t *shape)
+{
+	uint64_t count = 1;
+	for (uint32_t d = 0; d < ndim; d++)
+		count *= (uint64_t)shape[d];
+	return count;
+}
+
+static bool can_resize(const feeder *e, uint32_t i, uint64_t have, uint64_t want)
+{
+	const clv_array *a = &e->sources[i].array;
+	if (a->ndim != e->ports[i].ndim || strcmp(a->dtype, e->ports[i].dtype) != 0)
+		return complain_type(e, i);
+	if (have || !want)
 		return true;
-	if (clv_artifact_plan_count(e->m->artifact) == 1)
-		return complain_type(e, i);
-	int64_t dense = 1;
-	for (uint32_t d = a->ndim; d-- > 0;) {
-		shape[d] = a->shape[d];
-		strides[d] = dense;
-		dense *= shape[d] ? shape[d] : 1; /* the file has that many elements: no overflow */
-	}
-	return true;
+	complain("input %s: %s has no elements to repeat", e->ports[i].name, e->sources[i].what);
+	return false;
 }
 
-/* Data of another shape with as many dimensions, row by row: repeated where it ends, cut off where there is more of it than
-   is wanted. */
-static void wrap(const clv_array *a, const layout *l, char *to)
-{
-	int64_t *index = grab((l->ndim + 1) * sizeof *index);
-	for (uint64_t k = 0; k < l->count; k++) {
-		uint64_t at = 0;
-		for (uint32_t d = 0; d < l->ndim; d++)
-			at = at * (uint64_t)a->shape[d] + (uint64_t)(index[d] % a->shape[d]);
-		memcpy(to + k * l->item, (const char *)a->data + at * l->item, l->item);
-		for (uint32_t d = l->ndim; d-- > 0 && ++index[d] == l->shape[d];)
-			index[d] = 0;
-	}
-	free(index);
-}
-
-static bool make_resized(const feeder *e, uint32_t i, layout *l, clv_tensor **out)
-{
-	const clv_array *a = &e->sources[i].array;
-	uint64_t have = 1;
-	if (a->ndim != l->ndim || strcmp(a->dtype, e->ports[i].dtype) != 0 || !count_elements(a->ndim, a->shape, &have))
-		return complain_type(e, i);
-	if (have == 0 && l->count) {
-		complain("input %s: %s has no elements to repeat", e->ports[i].name, e->sources[i].what);
-		return false;
-	}
-	l->item = have ? a->bytes / have : 1;
-	char *data = grab(l->count * l->item);
-	wrap(a, l, data);
-	bool ok = make_tensor(e, i, data, l, out);
-	free(data);
-	return ok;
-}
-
-static bool make_input(const feeder *e, uint32_t i, int64_t *shape, int64_t *strides, clv_tensor **out)
+static bool make_here(const feeder *e, uint32_t i, const int64_t *shape, const int64_t *strides, int64_t *made,
+                      clv_tensor **out)
 {
 	const clv_port *p = &e->ports[i];
 	const source *s = &e->sources[i];
-	const element *x = element_of(p->dtype);
-	layout l = {x->bytes, p->ndim, shape, strides, 0};
-	if (s->file && !e->f->resize && !take_shape(e, i, shape, strides))
+	filling f = {.e = e, .s = s, .x = element_of(p->dtype), .shape = shape, .strides = strides};
+	bool other = false;
+	f.count = count_elements(p->ndim, shape); /* of what the library made */
+	f.item = f.x->bytes;
+	f.random = !strcmp(s->what, "random");
+	f.state = (uint64_t)e->f->seed * 0x2545F4914F6CDD1Du + i;
+	next_random(&f.state);
+	if (!s->file)
+		return can_fill(e, i, f.x) && make_tensor(e, i, &f, made, out);
+	uint64_t have = count_elements(s->array.ndim, s->array.shape);
+	f.item = have ? s->array.bytes / have : 1;
+	if (e->f->resize)
+		return can_resize(e, i, have, f.count) && make_tensor(e, i, &f, made, out);
+	if (!has_shape(e, i, shape, &other))
 		return false;
-	if (!count_elements(p->ndim, shape, &l.count)) {
-		complain("input %s has too many elements at these sizes", p->name);
-		return false;
+	return other || is_dense(p->ndim, shape, strides) ? copy_array(e, i, out) : make_tensor(e, i, &f, made, out);
+}
+
+static bool make_input(const feeder *e, uint32_t i, const int64_t *shape, const int64_t *strides, int64_t *made,
+                       clv_tensor **out)
+{
+	clv_tensor *here = NULL;
+	bool ok = make_here(e, i, shape, strides, made, &here);
+	if (ok && clv_tensor_to_device(here, e->ports[i].device, out) != CLV_OK) {
+		complain("input %s: %s", e->ports[i].name, clv_last_error());
+		ok = false;
 	}
-	if (s->file && e->f->resize)
-		return make_resized(e, i, &l, out);
-	if (s->file) {
-		l.item = l.count ? s->array.bytes / l.count : 1;
-		return make_tensor(e, i, s->array.data, &l, out);
-	}
-	if (!can_fill(e, i, x))
-		return false;
-	char *data = grab(l.count * l.item);
-	fill_elements(e, i, x, data, l.count);
-	bool ok = make_tensor(e, i, data, &l, out);
-	free(data);
+	clv_tensor_free(here);
 	return ok;
 }
 
 static bool make_inputs(const feeder *e, feed *out)
 {
 	clv_sizes o = sizes_given(e->sizes);
+	int64_t made = 0;
 	for (uint32_t i = 0; i < e->n; i++) {
 		int64_t *shape = grab((e->ports[i].ndim + 1) * 2 * sizeof *shape), *strides = shape + e->ports[i].ndim + 1;
 		bool ok = clv_runtime_input_shape(e->r, (uint32_t)e->f->plan, i, &o, shape, strides) == CLV_OK;
 		if (!ok)
 			complain("input %s: %s", e->ports[i].name, clv_last_error());
-		ok = ok && make_input(e, i, shape, strides, &out->at[i]);
+		ok = ok && make_input(e, i, shape, strides, &made, &out->at[i]);
 		free(shape);
 		if (!ok)
 			return false;
@@ -760,6 +731,7 @@ bool feed_make(const model *m, const clv_runtime *r, const feeding *f, const siz
 {
 	uint32_t n = clv_runtime_input_count(r);
 	feeder e = {.m = m, .r = r, .f = f, .n = n, .sizes = &out->sizes};
+	e.until = f->timeout > 0 ? now() + f->timeout : INFINITY;
 	*out = (feed){.at = grab((n + 1) * sizeof *out->at), .n = n};
 	e.ports = grab((n + 1) * sizeof *e.ports);
 	e.sources = grab((n + 1) * sizeof *e.sources);

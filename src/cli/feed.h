@@ -11,7 +11,8 @@ typedef struct feeding {
 	const char *fill; /* of inputs that are not named; NULL: all have to be */
 	const char *int_range;
 	int64_t seed, plan;
-	bool resize; /* data of files is repeated or cut off, where it has not the sizes that are given; no option */
+	double timeout; /* for making them, in seconds; 0: as long as it takes; no option of its own */
+	bool resize;    /* data of files is repeated or cut off, where it has not the sizes that are given; no option */
 } feeding;
 
 #define FEEDING_OPTIONS(field)                                                                                         \

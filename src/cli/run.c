@@ -566,6 +566,7 @@ static bool check_run(const request *r, const model *m)
 static int run_model(void *given, const model *m)
 {
 	request *r = given;
+	r->feeding.timeout = r->loading.timeout;
 	if (!check_run(r, m) || !resolve_batch(m, &r->sizes))
 		return EXIT_FAILED;
 	if (r->remote.follow)

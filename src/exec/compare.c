@@ -47,22 +47,34 @@ static double next_random(uint64_t *state)
 	return (double)((z ^ (z >> 31)) >> 11) / 9007199254740992.0;
 }
 
+/* Inputs are made for this runtime. */
+typedef struct maker {
+	const runtime *r;
+	const plan *p;
+	bool ones;
+	uint64_t state;
+	int64_t *made;
+} maker;
+
 /* Floats in 0 … 1; integers 0 or 1, or with `ones` all 1, which most masks are. */
-static clv_status fill_input(const value *x, const int64_t *sizes, const int64_t *strides, bool ones, uint64_t *state,
-                             clv_tensor **out)
+static clv_status fill_input(maker *k, value_id v, const int64_t *sizes, const int64_t *strides, clv_tensor **out)
 {
+	const value *x = &k->p->values.at[v];
+	tensor_form rows = {.dtype = DT_F32, .ndim = x->ndim, .sizes = sizes},
+				form = {.dtype = x->dtype, .ndim = x->ndim, .sizes = sizes, .strides = strides};
 	clv_tensor *plain = NULL;
 	br_tensor *from, *to;
-	TRY(tensor_new(&(tensor_form){.dtype = DT_F32, .ndim = x->ndim, .sizes = sizes}, &plain));
+	int64_t before;
+	TRY(runtime_make(k->r, k->p, v, &form, k->made, out));
+	before = *k->made;
+	TRY(runtime_make(k->r, k->p, v, &rows, k->made, &plain));
+	*k->made = before;
 	float *data = plain->data;
 	for (int64_t i = 0, n = tensor_numel(plain); i < n; i++) {
-		double r = next_random(state);
-		data[i] = (float)(is_float(x) ? r : ones || r >= 0.5);
+		double r = next_random(&k->state);
+		data[i] = (float)(is_float(x) ? r : k->ones || r >= 0.5);
 	}
-	clv_status st =
-		tensor_new(&(tensor_form){.dtype = x->dtype, .ndim = x->ndim, .sizes = sizes, .strides = strides}, out);
-	if (st == CLV_OK)
-		st = br_of(plain, &from);
+	clv_status st = br_of(plain, &from);
 	if (st == CLV_OK)
 		st = br_of(*out, &to);
 	if (st == CLV_OK)
@@ -71,9 +83,9 @@ static clv_status fill_input(const value *x, const int64_t *sizes, const int64_t
 	return st;
 }
 
-static clv_status make_input(const plan *p, value_id v, const int64_t *symbols, bool ones, uint64_t *state,
-                             clv_tensor **out)
+static clv_status make_input(maker *k, value_id v, const int64_t *symbols, clv_tensor **out)
 {
+	const plan *p = k->p;
 	const value *x = &p->values.at[v];
 	int64_t *sizes = mem_alloc((2 * (size_t)x->ndim + 1) * sizeof *sizes), *strides = sizes ? sizes + x->ndim : NULL;
 	TRY_MEM(sizes);
@@ -84,16 +96,16 @@ static clv_status make_input(const plan *p, value_id v, const int64_t *symbols, 
 	for (uint32_t d = 0; d < x->ndim && st == CLV_OK; d++)
 		st = expr_eval(p, p->dims.at[x->shape + d], symbols, &sizes[d]);
 	if (st == CLV_OK)
-		st = fill_input(x, sizes, laid ? strides : NULL, ones, state, out);
+		st = fill_input(k, v, sizes, laid ? strides : NULL, out);
 	mem_free(sizes);
 	return st;
 }
 
 /* At the first sizes that the plan was recorded at. */
-static clv_status make_call(const runtime_plan *e, bool ones, made *m)
+static clv_status make_call(const runtime *r, const runtime_plan *e, bool ones, int64_t *bytes, made *m)
 {
 	const plan *p = e->of.p;
-	uint64_t state = 1;
+	maker k = {r, p, ones, 1, bytes};
 	uint32_t given = 0;
 	m->ones = ones;
 	m->ninputs = e->of.v.inputs.n;
@@ -109,13 +121,14 @@ static clv_status make_call(const runtime_plan *e, bool ones, made *m)
 			m->symbols[s] = e->e->points.at[given++];
 	}
 	for (uint32_t i = 0; i < m->ninputs; i++)
-		TRY(make_input(p, e->of.v.inputs.at[i], m->symbols, ones, &state, &m->inputs[i]));
+		TRY(make_input(&k, e->of.v.inputs.at[i], m->symbols, &m->inputs[i]));
 	return CLV_OK;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------------------------------ */
 
-static clv_status blame(const runtime_plan *e, const made *m, uint32_t output, double error, double allowed)
+static clv_status blame(const pair *x, const runtime_plan *e, const made *m, uint32_t output, double error,
+                        double allowed)
 {
 	const taped *t = e->program;
 	if (!t)
@@ -124,8 +137,9 @@ static clv_status blame(const runtime_plan *e, const made *m, uint32_t output, d
 		            "which node does so is found where the file runs in this process, not in a sandbox",
 		            output, error, allowed);
 	made again = {0}; /* the run may have written its inputs */
+	int64_t bytes = 0;
 	br_tensor **inputs = mem_alloc((m->ninputs + 1) * sizeof *inputs);
-	clv_status st = inputs ? make_call(e, m->ones, &again) : fail_nomem();
+	clv_status st = inputs ? make_call(x->tape, e, m->ones, &bytes, &again) : fail_nomem();
 	if (st == CLV_OK)
 		st = br_of_all((const clv_tensor *const *)again.inputs, m->ninputs, inputs);
 	run_spec r = {.inputs = inputs, .externals = t->externals, .symbols = m->symbols};
@@ -146,7 +160,7 @@ static clv_status compare_outputs(pair *x, const runtime_plan *e, const made *m)
 		TRY(br_of(m->want[i], &want));
 		TRY(native_compare(&got, &want, 1, &output, &error, &allowed));
 		if (output != NONE)
-			return blame(e, m, i, error, allowed);
+			return blame(x, e, m, i, error, allowed);
 		x->worst = error > x->worst ? error : x->worst;
 	}
 	return CLV_OK;
@@ -156,13 +170,14 @@ static clv_status compare_plan(pair *x, uint32_t i, bool ones)
 {
 	made first = {0}, m = {0}; /* a plan may write its inputs: each run has its own, of the same numbers */
 	const runtime_plan *e = &x->tape->plans.at[i];
-	clv_status st = make_call(e, ones, &first);
+	int64_t bytes = 0;
+	clv_status st = make_call(x->tape, e, ones, &bytes, &first);
 	if (st == CLV_OK)
-		st = make_call(e, ones, &m);
+		st = make_call(x->tape, e, ones, &bytes, &m);
 	run_call c = {.inputs = first.inputs, .symbols = first.symbols};
 	if (st == CLV_OK)
 		st = runtime_run_plan(x->tape, i, &c, m.want);
-	if (st != CLV_OK && st != CLV_E_NOMEM && st != CLV_E_CANCELLED && st != CLV_E_GUARD)
+	if (st != CLV_OK && st != CLV_E_NOMEM && st != CLV_E_LIMIT && st != CLV_E_CANCELLED && st != CLV_E_GUARD)
 		st = fail_more(CLV_E_GUARD, "the model does not run on inputs that are made up");
 	c.inputs = m.inputs;
 	if (st == CLV_OK)

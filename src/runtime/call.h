@@ -22,6 +22,7 @@ typedef struct run_call {
 	run_number *numbers;       /* of the part; NULL: not wanted */
 	run_place *place;          /* told before each node; NULL: nobody looks */
 	int64_t *times;            /* per step: nanoseconds are added; NULL: nobody asks */
+	int64_t made; /* bytes of inputs that were made up elsewhere, beside those of tensors that say so themselves */
 	/* For the runtime: the version of the weights that the run read, NULL: not wanted; and the one that it has to be. */
 	int64_t *version;
 	const int64_t *wants_version;

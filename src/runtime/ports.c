@@ -1,6 +1,7 @@
 /* Inputs and outputs of a runtime: names, types, symbolic shapes. */
 #include <string.h>
 
+#include "base/limits.h"
 #include "base/options.h"
 #include "base/table.h"
 #include "runtime/runtime.h"
@@ -244,6 +245,30 @@ static clv_status layout_of(const plan *p, const value *x, const int64_t *symbol
 	return CLV_OK;
 }
 
+clv_status runtime_make(const runtime *r, const plan *p, value_id v, const tensor_form *s, int64_t *made,
+                        clv_tensor **out)
+{
+	char scratch[32];
+	const char *name = input_name(p, v, scratch, sizeof scratch);
+	/* The process of a sandbox has them once more. */
+	int64_t most = r->max_memory ? r->max_memory : limits_of_stranger() / (r->apart ? 2 : 1);
+	tensor_form rows = *s;
+	size_t n, want;
+	rows.strides = NULL;
+	TRY(tensor_extent(name, s, &n));
+	TRY(tensor_extent(name, &rows, &want)); /* where elements share memory: each of them is written */
+	want = n > want ? n : want;
+	if (want > (uint64_t)most || *made > most - (int64_t)want)
+		return fail(CLV_E_LIMIT, "input %s takes %zu bytes, and inputs that are made up may take %lld together%s", name,
+		            want, (long long)most, r->max_memory ? "" : ", as there is no limit that says more (max_memory)");
+	TRY(tensor_new(s, out));
+	if (n)
+		memset((*out)->data, 0, n);
+	(*out)->made = true;
+	*made += (int64_t)n;
+	return CLV_OK;
+}
+
 clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_t i, const clv_sizes *sizes,
                                    int64_t *shape, int64_t *strides)
 {
@@ -257,5 +282,29 @@ clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_
 	symbols_of(g->p, sizes, symbols);
 	clv_status st = layout_of(g->p, &g->p->values.at[g->v.inputs.at[i]], symbols, shape, strides);
 	mem_free(symbols);
+	return st;
+}
+
+clv_status clv_runtime_make_input(const clv_runtime *r, uint32_t which, uint32_t i, const clv_sizes *sizes,
+                                  int64_t *made, clv_tensor **out, void **data)
+{
+	if (!r || which >= r->plans.n || i >= r->plans.at[which].of.v.inputs.n || !made || *made < 0 || !out || !data)
+		return fail(CLV_E_INVALID,
+		            "clv_runtime_make_input: there is no input %u of a plan %u, or an argument is missing", i, which);
+	const plan_part *g = &r->plans.at[which].of;
+	value_id v = g->v.inputs.at[i];
+	const value *x = &g->p->values.at[v];
+	int64_t *sizes_of = mem_alloc((2 * (size_t)x->ndim + 1) * sizeof *sizes_of), *strides = sizes_of + x->ndim;
+	TRY_MEM(sizes_of);
+	tensor_form s = {.dtype = x->dtype, .ndim = x->ndim, .sizes = sizes_of, .strides = strides};
+	clv_status st = clv_runtime_input_shape(r, which, i, sizes, sizes_of, strides);
+	if (st == CLV_OK && dtype_quantised(x->dtype))
+		st = fail(CLV_E_UNSUPPORTED, "an input of type %s is not made up: it has scales and zero points",
+		          dtype_name((dtype)x->dtype));
+	if (st == CLV_OK)
+		st = runtime_make(r, g->p, v, &s, made, out);
+	if (st == CLV_OK)
+		*data = (*out)->data;
+	mem_free(sizes_of);
 	return st;
 }

@@ -908,6 +908,14 @@ static clv_status run_locked(const runtime *r, const runtime_plan *e, run_call *
 	return st;
 }
 
+int64_t runtime_made(const runtime_plan *e, const run_call *c)
+{
+	int64_t n = c->made;
+	for (uint32_t i = 0; i < e->of.v.inputs.n; i++)
+		n += c->inputs[i] && c->inputs[i]->made ? (int64_t)c->inputs[i]->extent : 0;
+	return n;
+}
+
 clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *given, clv_tensor **outputs)
 {
 	if (r->sandbox)
@@ -920,6 +928,8 @@ clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *given,
 		return fail_nomem();
 	limits most = {.seconds = r->timeout, .bytes = r->max_memory, .stops = &r->stops};
 	limits_enter(&most);
+	if (most.bytes)
+		limits_count(runtime_made(e, given));
 	clv_status st = run_locked(r, e, &call, all);
 	limits_leave(&most);
 	if (all == outputs)

@@ -116,6 +116,10 @@ clv_status tensor_digest(const char *name, const clv_tensor *t, int64_t *out);
 
 /* ports.c */
 clv_status runtime_describe(runtime *r);
+/* An input of zeros that nobody gave, of a size that a file says: refused where it is more than a run may have, and counted in
+   runs that get it. *made: bytes of those that the call has so far, 0 at first. */
+clv_status runtime_make(const runtime *r, const plan *p, value_id v, const tensor_form *s, int64_t *made,
+                        clv_tensor **out);
 clv_status runtime_fail_outputs(const runtime *r, uint32_t plan); /* CLV_E_UNSUPPORTED: its outputs have other names */
 
 /* profile.c. One more run of a plan is timed: into *times; and taken back, where it failed. */
@@ -165,3 +169,5 @@ clv_status runtime_run_named(const runtime *r, uint32_t i, const run_call *call,
                              uint32_t noutputs, uint32_t *plan);
 /* Runs plan i; outputs: what a caller gets. */
 clv_status runtime_run_plan(const runtime *r, uint32_t i, const run_call *call, clv_tensor **outputs);
+int64_t runtime_made(const runtime_plan *e,
+                     const run_call *c); /* bytes of inputs that count for the limit of the run */

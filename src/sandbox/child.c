@@ -222,6 +222,7 @@ static clv_status run_called_plan(server *s, call *x)
 	run_call how = {.inputs = x->tensors,
 	                .symbols = x->c.has_symbols ? x->symbols : NULL,
 	                .numbers = x->numbers,
+	                .made = x->c.made,
 	                .place = s->place};
 	TRY(be_like_caller(s, x));
 	clv_status st = runtime_run_plan(s->r, x->c.plan, &how, x->results);

@@ -795,6 +795,7 @@ static clv_status exchange(sandbox *s, const runtime *r, uint32_t which, const r
 	parcel tensors = {0};
 	TRY(call_check(&e->of.v, call));
 	sandbox_call c = {.kind = SANDBOX_RUN, .plan = which, .has_symbols = call->symbols != NULL, .draws = draws};
+	c.made = runtime_made(e, call);
 	TRY(pack_inputs(s, v, call, draws, &tensors));
 	c.nsymbols = call->symbols ? v->p->symbols.n : 0;
 	c.ntensors = v->inputs.n + draws;

@@ -74,6 +74,7 @@ typedef struct sandbox_call {
 	bool has_symbols; /* -1 is one that is read from data */
 	bool draws;       /* the last tensor is the state of the random generator; so it is in the answer */
 	uint64_t tensors; /* bytes */
+	int64_t made;     /* of these that count for the limit of the run */
 	engine_settings settings;
 	fenv_t arithmetic; /* rounding, and whether denormal numbers are flushed */
 } sandbox_call;

@@ -124,6 +124,8 @@ static void fill(clv_tensor *t, uint64_t *seed)
 static clv_status make_inputs(trial *t, int64_t rows)
 {
 	uint64_t seed = 1;
+	int64_t made = 0;
+	const plan_part *of = &t->m->runtime->plans.at[t->at->plan].of;
 	const int64_t *rest = t->at->dims;
 	t->n = clv_runtime_input_count(t->m->runtime);
 	t->inputs = mem_alloc((t->n + 1) * sizeof *t->inputs);
@@ -140,7 +142,7 @@ static clv_status make_inputs(trial *t, int64_t rows)
 		for (uint32_t k = 1; k < p.ndim; k++)
 			shape[k] = *rest++;
 		tensor_form form = {.dtype = (uint8_t)d, .ndim = p.ndim, .sizes = shape};
-		TRY(tensor_new(&form, &t->inputs[i]));
+		TRY(runtime_make(t->m->runtime, of->p, of->v.inputs.at[i], &form, &made, &t->inputs[i]));
 		fill(t->inputs[i], &seed);
 	}
 	return CLV_OK;

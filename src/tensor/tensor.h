@@ -76,6 +76,7 @@ struct clv_tensor {
 	bool lazy;     /* conj or neg: the elements are not what the bytes say */
 	bool requires_grad;
 	bool beside; /* it lies beside its memory, and goes with it */
+	bool made;   /* up, for runs under a limit: it counts for that (runtime_make) */
 	char device[DEVICE_TEXT];
 	void *data;                 /* the first element, on the device; NULL: there is none, or no plain memory */
 	const void *base;           /* the first byte of the memory that it is in: tensors that share it have the same */

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "tensor/tensor.h"
+
 #define HEAD "cleave-plan 1\nmodel \"Net\" training=no grad=no\n"
 
 static clv_status open_with(const char *text, double timeout, int64_t memory, clv_runtime **out)
@@ -35,20 +37,29 @@ static clv_tensor *input_of(const clv_runtime *r, uint32_t i)
 	return t;
 }
 
+/* Drops the results. */
+static clv_status run_on(const clv_runtime *r, clv_tensor *const *in, uint32_t nin)
+{
+	clv_tensor *out[4] = {0};
+	uint32_t nout = clv_runtime_output_count(r);
+	clv_status st = clv_runtime_run(r, (const clv_tensor *const *)in, nin, out, nout);
+	for (uint32_t i = 0; i < nout && st == CLV_OK; i++)
+		clv_tensor_free(out[i]);
+	return st;
+}
+
 /* Runs it on zeros; results are dropped. */
 static clv_status run_text(const char *text, double timeout, int64_t memory)
 {
 	clv_runtime *r = NULL;
-	clv_tensor *in[4], *out[4] = {0};
+	clv_tensor *in[4];
 	TRY(open_with(text, timeout, memory, &r));
-	uint32_t nin = clv_runtime_input_count(r), nout = clv_runtime_output_count(r);
+	uint32_t nin = clv_runtime_input_count(r);
 	for (uint32_t i = 0; i < nin; i++)
 		in[i] = input_of(r, i);
-	clv_status st = clv_runtime_run(r, (const clv_tensor *const *)in, nin, out, nout);
+	clv_status st = run_on(r, in, nin);
 	for (uint32_t i = 0; i < nin; i++)
 		clv_tensor_free(in[i]);
-	for (uint32_t i = 0; i < nout && st == CLV_OK; i++)
-		clv_tensor_free(out[i]);
 	clv_runtime_free(r);
 	return st;
 }
@@ -410,6 +421,78 @@ static void large_integers_are_counted_exactly(void **state)
 	clv_runtime_free(r);
 }
 
+/* ---- inputs that are made up --------------------------------------------------------------------------------------- */
+
+static clv_status make_input(const clv_runtime *r, uint32_t i, int64_t *made, clv_tensor **out)
+{
+	void *data;
+	clv_status st = clv_runtime_make_input(r, 0, i, NULL, made, out, &data);
+	if (st == CLV_OK)
+		assert_ptr_equal(data, (*out)->data);
+	return st;
+}
+
+static void inputs_of_any_size_are_not_made_up(void **state)
+{
+	static const char *const inputs[] = {
+		"input %0 f32[1099511627776] name=\"x\"\n",
+		"input %0 f32[2] strides(1099511627776) name=\"x\"\n",                    /* few elements, far apart */
+		"input %0 u8[1099511627776,1048576,1048576] strides(0,0,0) name=\"x\"\n", /* little memory, many elements */
+		"input %0 u8[1048576,1048576,2] strides(0,0,1) name=\"x\"\n",
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+		char text[512];
+		clv_runtime *r;
+		clv_tensor *t;
+		int64_t made = 0;
+		snprintf(text, sizeof text, HEAD "%soutput %%0\n", inputs[i]);
+		OK(open_with(text, 0, 0, &r));
+		clv_status st = make_input(r, 0, &made, &t);
+		assert_true(st == CLV_E_LIMIT || st == CLV_E_OVERFLOW);
+		assert_int_equal(made, 0);
+		clv_runtime_free(r);
+	}
+}
+
+static void inputs_that_are_made_up_count_for_the_limit(void **state)
+{
+	enum { MEGA = 1 << 20 };
+	const char *text = HEAD "input %0 f32[262144] name=\"x\"\ninput %1 f32[262144] name=\"y\"\n"
+							"%2 = aten::relu(%0) -> f32[262144]\noutput %2\n";
+	clv_runtime *r;
+	clv_tensor *made[2], *own[2];
+	int64_t bytes = 0;
+	(void)state;
+	OK(open_with(text, 0, 3 * MEGA / 2, &r));
+	OK(make_input(r, 0, &bytes, &made[0]));
+	FAILS(make_input(r, 1, &bytes, &made[1]), CLV_E_LIMIT, "input y takes 1048576 bytes");
+	assert_int_equal(bytes, MEGA);
+	own[0] = input_of(r, 0);
+	own[1] = made[1] = input_of(r, 1);
+	OK(run_on(r, own, 2));
+	FAILS(run_on(r, made, 2), CLV_E_LIMIT, "has 1048576 of the 1572864");
+	clv_tensor_free(made[0]);
+	clv_tensor_free(own[0]);
+	clv_tensor_free(own[1]);
+	clv_runtime_free(r);
+}
+
+static void an_input_that_is_made_up_has_the_strides_of_the_plan(void **state)
+{
+	clv_runtime *r;
+	clv_tensor *t;
+	int64_t made = 0;
+	(void)state;
+	OK(open_with(HEAD "input %0 f32[2,3] strides(1,2) name=\"x\"\noutput %0\n", 0, 0, &r));
+	OK(make_input(r, 0, &made, &t));
+	assert_int_equal(made, 24);
+	assert_int_equal(t->m.strides[0], 1);
+	assert_memory_equal(t->data, ((float[6]){0}), 24);
+	clv_tensor_free(t);
+	clv_runtime_free(r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -431,6 +514,9 @@ int main(void)
 		cmocka_unit_test(a_mask_with_more_than_the_plan_saw_is_an_error),
 		cmocka_unit_test(values_of_an_index_are_read_where_they_are),
 		cmocka_unit_test(large_integers_are_counted_exactly),
+		cmocka_unit_test(inputs_of_any_size_are_not_made_up),
+		cmocka_unit_test(inputs_that_are_made_up_count_for_the_limit),
+		cmocka_unit_test(an_input_that_is_made_up_has_the_strides_of_the_plan),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

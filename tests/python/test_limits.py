@@ -205,6 +205,37 @@ def test_limits_on_the_command_line(long: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("limit", [[], ["--max-memory", "64M"], ["--no-sandbox"], ["--engine", "native"]])
+@pytest.mark.parametrize("command", [["run", "--fill", "random"], ["run", "--input", "ones"], ["bench"]])
+def test_inputs_of_any_size_are_not_made_up(long: Path, command: list[str], limit: list[str]) -> None:
+    rewrite_plan(long, lambda text: text.replace("f32[200000]", "f32[2000000000000]"))
+    run = [sys.executable, "-m", "cleave", *command[:1], str(long), *command[1:], *limit]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "input x takes 8000000000000 bytes" in done.stderr
+
+
+def test_inputs_of_any_size_are_not_made_up_to_compare_engines(long: Path) -> None:
+    rewrite_plan(long, lambda text: text.replace("f32[200000]", "f32[2000000000000]"))
+    run = [sys.executable, "-m", "cleave", "verify", "--engine", "native", "--no-sandbox", str(long)]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "input x takes 8000000000000 bytes" in done.stderr
+
+
+def test_inputs_that_are_made_up_count_for_the_memory_and_time_of_a_run(long: Path) -> None:
+    run = [sys.executable, "-m", "cleave", "run", str(long), "--fill", "ones", "--max-memory"]
+    for sandbox in ("--sandbox", "--no-sandbox"):
+        done = subprocess.run([*run, "1M", sandbox], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "has 800000 of the 1000000 that it may have" in done.stderr
+    rewrite_plan(long, lambda text: text.replace("f32[200000]", "f32[20000000]"))
+    run = [sys.executable, "-m", "cleave", "run", str(long), "--fill", "random", "--timeout", "0.001"]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "input x: it takes longer to make it up than the 0.001 s that a run may take" in done.stderr
+
+
 @pytest.mark.parametrize("limit", [{"timeout": -1.0}, {"max_memory": -5}, {"timeout": float("nan")}])
 def test_limits_that_are_none_are_refused(long: Path, limit: dict[str, float]) -> None:
     with pytest.raises(cleave.ArgumentError, match="not negative"):
