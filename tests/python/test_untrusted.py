@@ -251,6 +251,13 @@ CRASHERS = {
         ],
         "padding is out of range",
     ),
+    "a padding without numbers, which torch 2.11 reads": (
+        [
+            "%g = aten::view({x}, [1, 2, 4, 4, 4]) -> f32[1,2,4,4,4] view-of {x}",
+            "%v = aten::reflection_pad3d(%g, []) -> f32[1,2,4,4,4]",
+        ],
+        "padding has another number of sizes",
+    ),
     "the scale of an upsampling": (
         [
             "%g = aten::view({x}, [1, 2, 64]) -> f32[1,2,64] view-of {x}",
