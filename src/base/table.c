@@ -90,3 +90,56 @@ uint32_t hash_text(const char *s, const void *owner)
 {
 	return hash_bytes(s, strlen(s), (uint64_t)(uintptr_t)owner);
 }
+
+/* ---- lists of texts ----------------------------------------------------------------------------------------------------- */
+
+enum { FEW_TEXTS = 16 };
+
+static const char *text_at(const text_index *l, uint32_t i)
+{
+	const char *s;
+	memcpy(&s, (const char *)l->at + i * l->each, sizeof s);
+	return s;
+}
+
+typedef struct text_key {
+	const text_index *l;
+	const char *s;
+} text_key;
+
+static bool same_text(const void *ctx, uint32_t id)
+{
+	const text_key *k = ctx;
+	return strcmp(text_at(k->l, id), k->s) == 0;
+}
+
+uint32_t text_index_find(const text_index *l, const char *s)
+{
+	text_key k = {l, s};
+	if (l->n > FEW_TEXTS)
+		return table_find(&l->t, hash_text(s, l->at), same_text, &k);
+	for (uint32_t i = 0; i < l->n; i++)
+		if (same_text(&k, i))
+			return i;
+	return TABLE_NONE;
+}
+
+clv_status text_index_new(const void *at, uint32_t n, size_t each, text_index *out)
+{
+	*out = (text_index){.at = at, .n = n, .each = each};
+	for (uint32_t i = 0; n > FEW_TEXTS && i < n; i++) {
+		const char *s = text_at(out, i);
+		clv_status st = text_index_find(out, s) == TABLE_NONE ? table_add(&out->t, hash_text(s, at), i) : CLV_OK;
+		if (st != CLV_OK) {
+			text_index_free(out);
+			return st;
+		}
+	}
+	return CLV_OK;
+}
+
+void text_index_free(text_index *l)
+{
+	table_free(&l->t);
+	*l = (text_index){0};
+}

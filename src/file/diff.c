@@ -50,14 +50,6 @@ static clv_status diff_file(files *f)
 	return diff_close(f->d);
 }
 
-static const artifact_note *find_note(const artifact *a, const char *key)
-{
-	for (uint32_t i = 0; i < a->notes.n; i++)
-		if (strcmp(a->notes.at[i].key, key) == 0)
-			return &a->notes.at[i];
-	return NULL;
-}
-
 static void name_quoted(diff *d, const char *name)
 {
 	strbuf_quoted(&d->name, name, strlen(name));
@@ -71,23 +63,37 @@ static clv_status lone_note(files *f, const artifact_note *n, diff_change change
 	return diff_one(f->d, DIFF_ABOUT, change);
 }
 
-static clv_status diff_notes(files *f)
+static clv_status compare_notes(files *f, const text_index *in_a, const text_index *in_b)
 {
 	for (uint32_t i = 0; i < f->a->notes.n; i++) {
-		const artifact_note *n = &f->a->notes.at[i], *to = find_note(f->b, n->key);
-		if (!to) {
+		const artifact_note *n = &f->a->notes.at[i];
+		uint32_t to = text_index_find(in_b, n->key);
+		if (to == TABLE_NONE) {
 			TRY(lone_note(f, n, DIFF_REMOVED));
 			continue;
 		}
 		diff_open(f->d, DIFF_ABOUT);
-		TRY(compare_quoted(f->d, "text", n->text, to->text));
+		TRY(compare_quoted(f->d, "text", n->text, f->b->notes.at[to].text));
 		name_quoted(f->d, n->key);
 		TRY(diff_close(f->d));
 	}
 	for (uint32_t i = 0; i < f->b->notes.n; i++)
-		if (!find_note(f->a, f->b->notes.at[i].key))
+		if (text_index_find(in_a, f->b->notes.at[i].key) == TABLE_NONE)
 			TRY(lone_note(f, &f->b->notes.at[i], DIFF_ADDED));
 	return CLV_OK;
+}
+
+static clv_status diff_notes(files *f)
+{
+	text_index a, b = {0};
+	clv_status st = text_index_new(f->a->notes.at, f->a->notes.n, sizeof *f->a->notes.at, &a);
+	if (st == CLV_OK)
+		st = text_index_new(f->b->notes.at, f->b->notes.n, sizeof *f->b->notes.at, &b);
+	if (st == CLV_OK)
+		st = compare_notes(f, &a, &b);
+	text_index_free(&a);
+	text_index_free(&b);
+	return st;
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
 #define PAYLOAD_VERSION 1
 #define PAYLOAD_KEY "cleave.payload"
 #define PAYLOAD_CHECK_KEY "cleave.payload.check" /* the digest of the text under PAYLOAD_KEY */
-enum { PAYLOAD_DEPTH = 256, PAYLOAD_NDIM = 64, MEMORY_ALIGN = 64 };
+enum { PAYLOAD_DEPTH = 256, PAYLOAD_NDIM = MOST_DIMS, MEMORY_ALIGN = 64 };
 
 /* WEIGHTS: the tensors of an artifact (artifact.h), mapped; they are not looked at when it is read. */
 typedef enum payload_kind { PAYLOAD_BOUNDARY, PAYLOAD_VALUES, PAYLOAD_WEIGHTS } payload_kind;
@@ -182,6 +182,8 @@ typedef struct boundary_want {
 
 /* schema.c. Whether a boundary belongs to a suffix; CLV_E_INPUT says why not. */
 clv_status boundary_check(const boundary_want *want, const boundary_facts *got);
+/* The sizes that a plan's symbols have by these; -1: none says it. */
+clv_status payload_sizes_of(const plan *p, const payload_number *sizes, uint32_t n, int64_t *symbols);
 
 /* payload_write.c, payload_read.c, payload_tree.c */
 clv_status payload_header(const payload *p, strbuf *out); /* the text under PAYLOAD_KEY */

@@ -98,6 +98,18 @@ static bool has_text(const char *const *all, uint32_t n, const char *s)
 	return false;
 }
 
+clv_status payload_sizes_of(const plan *p, const payload_number *sizes, uint32_t n, int64_t *symbols)
+{
+	text_index names;
+	clv_status st = text_index_new(sizes, n, sizeof *sizes, &names);
+	for (symbol_id s = 0; st == CLV_OK && s < p->symbols.n; s++) {
+		uint32_t i = text_index_find(&names, plan_s(p, p->symbols.at[s].name));
+		symbols[s] = i == TABLE_NONE ? -1 : sizes[i].value;
+	}
+	text_index_free(&names);
+	return st;
+}
+
 static clv_status check_origin(const boundary_want *want, const boundary_facts *got)
 {
 	if (strcmp(got->split_id, want->split_id) != 0)
@@ -120,12 +132,10 @@ static clv_status out_of_range(const boundary_range *want, int64_t n)
 	return strbuf_fail(CLV_E_INPUT, &text);
 }
 
-static clv_status check_range(const boundary_range *want, const boundary_facts *got)
+static clv_status check_range(const boundary_range *want, const boundary_facts *got, const text_index *sizes)
 {
-	const payload_number *n = NULL;
-	for (uint32_t i = 0; i < got->nsizes && !n; i++)
-		if (strcmp(got->sizes[i].name, want->name) == 0)
-			n = &got->sizes[i];
+	uint32_t at = text_index_find(sizes, want->name);
+	const payload_number *n = at == TABLE_NONE ? NULL : &got->sizes[at];
 	if (!n)
 		return fail(CLV_E_INPUT, "the boundary lacks the size %s", want->name);
 	if (n->value < want->low || n->value > want->high)
@@ -154,14 +164,17 @@ static clv_status check_listed(const char *const *these, uint32_t n, const char 
                                const char *before, const char *after)
 {
 	strbuf text = STRBUF_INIT;
+	text_index known;
 	bool any = false;
-	for (uint32_t i = 0; i < n; i++)
-		if (!has_text(those, nthose, these[i])) {
+	clv_status st = text_index_new(those, nthose, sizeof *those, &known);
+	for (uint32_t i = 0; st == CLV_OK && i < n; i++)
+		if (text_index_find(&known, these[i]) == TABLE_NONE) {
 			strbuf_printf(&text, "%s%.64s", any ? ", " : before, these[i]);
 			any = true;
 		}
+	text_index_free(&known);
 	if (!any)
-		return CLV_OK;
+		return st;
 	strbuf_puts(&text, after);
 	return strbuf_fail(CLV_E_INPUT, &text);
 }
@@ -172,8 +185,12 @@ clv_status boundary_check(const boundary_want *want, const boundary_facts *got)
 		TRY(check_origin(want, got));
 	if (!want->labels)
 		return CLV_OK;
-	for (uint32_t i = 0; i < want->nsizes; i++)
-		TRY(check_range(&want->sizes[i], got));
+	text_index sizes;
+	clv_status st = text_index_new(got->sizes, got->nsizes, sizeof *got->sizes, &sizes);
+	for (uint32_t i = 0; st == CLV_OK && i < want->nsizes; i++)
+		st = check_range(&want->sizes[i], got, &sizes);
+	text_index_free(&sizes);
+	TRY(st);
 	TRY(check_batch(got));
 	TRY(check_listed(want->labels, want->nlabels, got->labels, got->nlabels, "the boundary lacks ", ""));
 	return check_listed(got->labels, got->nlabels, want->labels, want->nlabels, "the boundary has ",

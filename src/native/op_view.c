@@ -657,38 +657,40 @@ static bool makes_rows(const plan *p, const node *n)
 	return n->op_id == OP_contiguous && (!format || (format->kind == ARG_MEMFMT && format->u.code == 0));
 }
 
-typedef struct order_walk {
-	const plan *p;
-	int left; /* nodes to look back */
-	bool rows;
-} order_walk;
-
-/* All of row-major memory in torch. Plans do not say the strides of results, which follow those of arguments. */
-static void see_order(void *ctx, value_id v)
+/* All of row-major memory in torch. Plans do not say the strides of results, which follow those of arguments. `back`: nodes to
+   look back; *visits: values to look at in all, as nodes of a stranger have any number of arguments. */
+static bool is_row_major(const plan *p, value_id v, int back, uint32_t *visits)
 {
-	order_walk *w = ctx;
-	const value *x = &w->p->values.at[v];
-	const node *n = x->kind == VALUE_RESULT ? &w->p->nodes.at[x->def] : NULL;
-	order_walk before = {w->p, w->left - 1, true};
-	if (x->type != TYPE_TENSOR || !w->rows)
-		return;
-	w->rows = x->strides == NONE && w->left && (n || x->alias == NONE);
-	if (!w->rows || !n || makes_rows(w->p, n))
-		return;
-	if (keeps_order(n->op_id) || (op_rows[n->op_id].strides == STRIDES_EVERY && !n->nwrites && x->alias == NONE))
-		node_each_arg(w->p, x->def, see_order, &before);
-	else
-		before.rows = false;
-	w->rows = before.rows;
+	const value *x = &p->values.at[v];
+	if (x->type != TYPE_TENSOR)
+		return true;
+	if (x->strides != NONE || !back || !*visits)
+		return false;
+	--*visits;
+	if (x->kind != VALUE_RESULT)
+		return x->alias == NONE;
+	const node *n = &p->nodes.at[x->def];
+	if (makes_rows(p, n))
+		return true;
+	bool keeps = keeps_order(n->op_id);
+	if (!keeps && (op_rows[n->op_id].strides != STRIDES_EVERY || n->nwrites || x->alias != NONE))
+		return false;
+	bool rows = n->nargs <= *visits;
+	for (uint32_t i = 0; rows && i < n->nargs; i++) {
+		const arg *a = &p->args.at[n->args + i];
+		rows = a->kind == ARG_VALUE ? is_row_major(p, a->u.v, back - 1, visits) : a->kind != ARG_LIST || keeps;
+	}
+	return rows;
 }
 
 static const char *takes_as_strided(const plan *p, node_id n)
 {
+	enum { BACK = 6, VISITS = 64 };
 	const node *x = &p->nodes.at[n];
-	order_walk w = {p, 6, x->nargs && p->args.at[x->args].kind == ARG_VALUE};
-	if (w.rows)
-		see_order(&w, p->args.at[x->args].u.v);
-	return w.rows ? NULL : "its argument is a view, or may not be row-major";
+	uint32_t visits = VISITS;
+	bool rows =
+		x->nargs && p->args.at[x->args].kind == ARG_VALUE && is_row_major(p, p->args.at[x->args].u.v, BACK, &visits);
+	return rows ? NULL : "its argument is a view, or may not be row-major";
 }
 
 static clv_status lower_as_strided(lowering *l, node_id n)

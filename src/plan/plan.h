@@ -189,6 +189,10 @@ typedef struct arg {
 
 /* ---- values, nodes, scopes -------------------------------------------------------------------------------------- */
 
+enum {
+	MOST_DIMS = 64
+}; /* of a tensor: tables and kernels have room for so many, and torch for no more in most operators */
+
 enum value_flags {
 	VALUE_TRAINABLE = 1,  /* parameter with requires_grad                                                  */
 	VALUE_GUARD = 2,      /* tensor: shape is data-dependent and checked; host value: compared with expect  */

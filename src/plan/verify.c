@@ -247,6 +247,8 @@ static clv_status verify_sizes(const verifier *v, value_id id)
 	const value *x = &p->values.at[id];
 	if (!in_range(x->shape, x->ndim, p->dims.n) || (x->strides != NONE && !in_range(x->strides, x->ndim, p->dims.n)))
 		return broken_value(v, id, "has sizes that do not exist");
+	if (x->ndim > MOST_DIMS)
+		return broken_value(v, id, "has more than 64 dimensions");
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		int64_t k;
 		if (expr_is_const(p, p->dims.at[x->shape + i], &k) && k < 0)

@@ -20,6 +20,7 @@ struct clv_boundary {
 	int64_t batch_size;
 	VEC(crossing) tensors;
 	VEC(payload_number) sizes;
+	text_index by_size; /* once all are there */
 	VEC(payload_schema) schema;
 	VEC(const char *) passthrough;
 	arena arena;
@@ -41,6 +42,7 @@ void clv_boundary_free(clv_boundary *b)
 		clv_tensor_free(b->tensors.at[i].tensor);
 	vec_free(&b->tensors);
 	vec_free(&b->sizes);
+	text_index_free(&b->by_size);
 	vec_free(&b->schema);
 	vec_free(&b->passthrough);
 	arena_free(&b->arena);
@@ -64,10 +66,14 @@ const clv_tensor *clv_boundary_tensor(const clv_boundary *b, uint32_t i)
 
 int64_t clv_boundary_size(const clv_boundary *b, const char *name)
 {
-	for (uint32_t i = 0; b && name && i < b->sizes.n; i++)
-		if (strcmp(b->sizes.at[i].name, name) == 0)
-			return b->sizes.at[i].value;
-	return -1;
+	uint32_t i = b && name ? text_index_find(&b->by_size, name) : TABLE_NONE;
+	return i == TABLE_NONE ? -1 : b->sizes.at[i].value;
+}
+
+static clv_status index_sizes(boundary *b)
+{
+	text_index_free(&b->by_size);
+	return text_index_new(b->sizes.at, b->sizes.n, sizeof *b->sizes.at, &b->by_size);
 }
 
 clv_status clv_boundary_loss(const clv_boundary *b, uint32_t i, clv_loss *out)
@@ -118,7 +124,7 @@ static clv_status add_sizes(boundary *b, const runtime_plan *e, const run_call *
 	for (uint32_t i = 0; i < e->e->fixed.n && st == CLV_OK; i++)
 		st = add_size(b, e->e->fixed.at[i].name, e->e->fixed.at[i].value);
 	mem_free(symbols);
-	return st;
+	return st == CLV_OK ? index_sizes(b) : st;
 }
 
 static clv_status describe(boundary *b, const runtime *r, uint32_t i, const run_call *call)
@@ -235,24 +241,17 @@ clv_status runtime_find_boundary(const runtime *r, const boundary_facts *got, in
 	return st;
 }
 
-static const crossing *find_label(const boundary *b, const char *label)
-{
-	for (uint32_t i = 0; i < b->tensors.n; i++)
-		if (strcmp(b->tensors.at[i].label, label) == 0)
-			return &b->tensors.at[i];
-	return NULL;
-}
-
 /* New references, in the order of the program. */
-static clv_status find_tensors(const plan_part *g, const boundary *b, clv_tensor **out)
+static clv_status find_tensors(const plan_part *g, const boundary *b, const text_index *labels, clv_tensor **out)
 {
 	for (uint32_t i = 0; i < g->v.inputs.n; i++) {
 		const value *x = &g->p->values.at[g->v.inputs.at[i]];
 		char *label;
 		TRY(value_label_text(g->p, g->v.inputs.at[i], &label));
-		const crossing *c = find_label(b, label);
-		clv_status st = c ? clv_tensor_to_device(c->tensor, plan_s(g->p, x->device), &out[i])
-		                  : fail(CLV_E_INPUT, "the boundary lacks %s", label);
+		uint32_t at = text_index_find(labels, label);
+		clv_status st = at != TABLE_NONE
+		                    ? clv_tensor_to_device(b->tensors.at[at].tensor, plan_s(g->p, x->device), &out[i])
+		                    : fail(CLV_E_INPUT, "the boundary lacks %s", label);
 		mem_free(label);
 		TRY(st);
 	}
@@ -273,8 +272,13 @@ static clv_status run_tensors(const suffix_call *c, uint32_t i, clv_tensor **inp
 	const runtime *r = c->r;
 	const boundary *b = c->b;
 	const runtime_plan *e = &r->plans.at[i];
+	text_index labels;
 	(void)runtime_sizes(r, i, c->got, symbols);
-	TRY(find_tensors(&e->of, b, inputs));
+	clv_status st = text_index_new(b->tensors.at, b->tensors.n, sizeof *b->tensors.at, &labels);
+	if (st == CLV_OK)
+		st = find_tensors(&e->of, b, &labels, inputs);
+	text_index_free(&labels);
+	TRY(st);
 	run_call call = {
 		.inputs = inputs, .symbols = e->of.p->symbols.n ? symbols : NULL, .wants_version = &b->weight_version};
 	return runtime_run_named(r, i, &call, c->outputs, c->noutputs, c->plan);
@@ -375,7 +379,8 @@ bool boundary_is_named(const boundary *b, const char *split_id, const char *sign
 
 clv_status boundary_add_number(boundary *b, const char *name, int64_t number)
 {
-	return add_size(b, name, number);
+	TRY(add_size(b, name, number));
+	return index_sizes(b);
 }
 
 static clv_status copy_facts(const boundary *from, boundary *b)
@@ -389,7 +394,7 @@ static clv_status copy_facts(const boundary *from, boundary *b)
 		TRY(arena_keep(&b->arena, n.name, &n.name));
 		TRY(vec_push(&b->sizes, n));
 	}
-	return CLV_OK;
+	return index_sizes(b);
 }
 
 clv_status boundary_empty(const boundary *from, boundary **out)
@@ -668,16 +673,9 @@ static clv_status find_memory(const payload *p, uint32_t m, tensor_memory *from,
 	return st;
 }
 
-static bool had_grad(const payload *p, const char *label)
-{
-	for (uint32_t i = 0; i < p->requires_grad.n; i++)
-		if (strcmp(p->requires_grad.at[i].name, label) == 0)
-			return p->requires_grad.at[i].value;
-	return false;
-}
-
 /* Only memory that the boundary is on is made: values beside it may have more. */
-static clv_status read_tensors(boundary *b, const payload *p, tensor_memory *from, tensor_memory **memories)
+static clv_status read_tensors(boundary *b, const payload *p, tensor_memory *from, const text_index *grads,
+                               tensor_memory **memories)
 {
 	for (uint32_t i = 0; i < p->tensors.n; i++) {
 		crossing c = {0};
@@ -688,7 +686,8 @@ static clv_status read_tensors(boundary *b, const payload *p, tensor_memory *fro
 			TRY(find_memory(p, m, from, &memories[m]));
 		TRY(arena_keep(&b->arena, p->tensors.at[i].label, &c.label));
 		c.loss = loss_of(&p->memories.at[m]);
-		c.requires_grad = had_grad(p, c.label);
+		uint32_t grad = text_index_find(grads, c.label);
+		c.requires_grad = grad != TABLE_NONE && p->requires_grad.at[grad].value;
 		TRY(memory_tensor(p, i, memories[m], false, &c.tensor));
 		clv_status st = vec_push(&b->tensors, c);
 		if (st != CLV_OK) {
@@ -726,6 +725,7 @@ static clv_status copy_fields(boundary *b, const payload *p)
 		TRY(arena_keep(&b->arena, n.name, &n.name));
 		TRY(vec_push(&b->sizes, n));
 	}
+	TRY(index_sizes(b));
 	for (uint32_t i = 0; i < p->schema.n; i++)
 		TRY(copy_schema(b, &p->schema.at[i]));
 	for (uint32_t i = 0; i < p->passthrough.n; i++) {
@@ -739,11 +739,15 @@ static clv_status copy_fields(boundary *b, const payload *p)
 static clv_status from_payload(const payload *p, tensor_memory *from, boundary **out)
 {
 	boundary *b;
+	text_index grads = {0};
 	TRY(boundary_new(&b));
 	tensor_memory **memories = mem_alloc((p->memories.n + 1) * sizeof *memories);
 	clv_status st = memories ? copy_fields(b, p) : fail_nomem();
 	if (st == CLV_OK)
-		st = read_tensors(b, p, from, memories);
+		st = text_index_new(p->requires_grad.at, p->requires_grad.n, sizeof *p->requires_grad.at, &grads);
+	if (st == CLV_OK)
+		st = read_tensors(b, p, from, &grads, memories);
+	text_index_free(&grads);
 	for (uint32_t i = 0; memories && i < p->memories.n; i++)
 		tensor_memory_unref(memories[i]);
 	mem_free(memories);

@@ -7,20 +7,25 @@
 #include "runtime/runtime.h"
 #include "plan/intern.h"
 
-static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name, clv_port *out)
+static clv_status print_dims(runtime *r, const plan *p, const value *x, const char *const **out)
 {
-	const value *x = &p->values.at[v];
 	const char **dims = arena_alloc(&r->arena, (x->ndim + 1) * sizeof *dims);
-	*out = (clv_port){.dtype = dtype_name((dtype)x->dtype), .device = plan_s(p, x->device), .ndim = x->ndim};
-	out->dims = dims;
-	TRY(arena_take(&r->arena, name, &out->name));
 	TRY_MEM(dims);
 	for (uint32_t i = 0; i < x->ndim; i++) {
 		strbuf b = STRBUF_INIT;
 		expr_print(p, p->dims.at[x->shape + i], &b);
 		TRY(arena_take(&r->arena, &b, &dims[i]));
 	}
+	*out = dims;
 	return CLV_OK;
+}
+
+static clv_status make_port(runtime *r, const plan *p, value_id v, strbuf *name, clv_port *out)
+{
+	const value *x = &p->values.at[v];
+	*out = (clv_port){.dtype = dtype_name((dtype)x->dtype), .device = plan_s(p, x->device), .ndim = x->ndim};
+	TRY(arena_take(&r->arena, name, &out->name));
+	return print_dims(r, p, x, &out->dims);
 }
 
 static clv_status add_input(runtime *r, const plan *p, value_id v)
@@ -48,8 +53,12 @@ typedef struct walker {
 	runtime *r;
 	runtime_plan *e;
 	const plan *p;
-	uint32_t at; /* next token */
+	uint32_t at;    /* next token */
+	uint32_t *port; /* per value: an output that it is; NONE. The text of its sizes is made once */
 } walker;
+
+/* Outputs in one long place each have it in their name. NULL: it is too long, and they have numbers instead. */
+enum { MOST_PATH = 256 };
 
 static clv_status walk(walker *w, const char *path);
 
@@ -80,27 +89,40 @@ static clv_status walk_child(walker *w, const tree *parent, const char *path, ui
 	const tree *key = &w->p->out_tree.at[w->at];
 	if (pairs)
 		TRY(walk(w, path)); /* over the key: a tuple has tokens of its own */
+	if (!path)
+		return walk(w, NULL);
 	strbuf_puts(&b, path);
 	if (pairs)
 		append_key(&b, w->p, key, parent->kind == TREE_OBJECT, i / 2);
 	else
 		strbuf_printf(&b, "[%u]", i);
+	size_t n = b.n;
 	TRY(strbuf_take(&b, &here));
-	clv_status st = walk(w, here);
+	clv_status st = walk(w, n > MOST_PATH ? NULL : here);
 	mem_free(here);
 	return st;
+}
+
+static clv_status add_output(walker *w, value_id v, const char *path)
+{
+	strbuf name = STRBUF_INIT;
+	clv_port x;
+	strbuf_puts(&name, path && path[0] ? path : "output");
+	if (w->port[v] == NONE) {
+		w->port[v] = w->e->outputs.n;
+		TRY(make_port(w->r, w->p, v, &name, &x));
+	} else {
+		x = w->e->outputs.at[w->port[v]];
+		TRY(arena_take(&w->r->arena, &name, &x.name));
+	}
+	return vec_push(&w->e->outputs, x);
 }
 
 static clv_status walk(walker *w, const char *path)
 {
 	const tree *t = &w->p->out_tree.at[w->at++];
-	if (t->kind == TREE_VALUE && w->e->outputs.n < w->e->noutputs) {
-		strbuf name = STRBUF_INIT;
-		clv_port x;
-		strbuf_puts(&name, path[0] ? path : "output");
-		TRY(make_port(w->r, w->p, t->u.v, &name, &x));
-		return vec_push(&w->e->outputs, x);
-	}
+	if (t->kind == TREE_VALUE && w->e->outputs.n < w->e->noutputs)
+		return add_output(w, t->u.v, path);
 	bool pairs = t->kind == TREE_DICT || t->kind == TREE_OBJECT;
 	for (uint32_t i = 0; tree_has_children(t->kind) && i < t->n; i += pairs ? 2 : 1)
 		TRY(walk_child(w, t, path, i));
@@ -171,9 +193,13 @@ static clv_status describe_outputs(runtime *r, runtime_plan *e)
 		return CLV_OK;
 	if (e->e->nstores) /* (output, stored tensors): the paths are those of the first */
 		w.at = 1;
-	if (w.p->out_tree.n)
-		TRY(walk(&w, ""));
-	return name_outputs(r, e);
+	uint32_t n = w.p->values.n;
+	w.port = mem_realloc(NULL, n + 1, sizeof *w.port);
+	TRY_MEM(w.port);
+	memset(w.port, 0xff, n * sizeof *w.port);
+	clv_status st = w.p->out_tree.n ? walk(&w, "") : CLV_OK;
+	mem_free(w.port);
+	return st == CLV_OK ? name_outputs(r, e) : st;
 }
 
 static bool same_names(const runtime_plan *a, const runtime_plan *b)
@@ -219,14 +245,16 @@ clv_status runtime_fail_outputs(const runtime *r, uint32_t i)
 	return strbuf_fail(CLV_E_UNSUPPORTED, &b);
 }
 
-static void symbols_of(const plan *p, const clv_sizes *sizes, int64_t *out)
+static clv_status symbols_of(const plan *p, const clv_sizes *sizes, int64_t *out)
 {
+	text_index given;
+	TRY(text_index_new(sizes ? sizes->symbols : NULL, sizes ? sizes->n : 0, sizeof *sizes->symbols, &given));
 	for (uint32_t i = 0; i < p->symbols.n; i++) {
-		out[i] = p->symbols.at[i].lo;
-		for (uint32_t k = 0; sizes && k < sizes->n; k++)
-			if (strcmp(plan_s(p, p->symbols.at[i].name), sizes->symbols[k]) == 0)
-				out[i] = sizes->values[k];
+		uint32_t k = text_index_find(&given, plan_s(p, p->symbols.at[i].name));
+		out[i] = k == TABLE_NONE ? p->symbols.at[i].lo : sizes->values[k];
 	}
+	text_index_free(&given);
+	return CLV_OK;
 }
 
 static clv_status layout_of(const plan *p, const value *x, const int64_t *symbols, int64_t *shape, int64_t *strides)
@@ -279,8 +307,9 @@ clv_status clv_runtime_input_shape(const clv_runtime *r, uint32_t which, uint32_
 	const plan_part *g = &r->plans.at[which].of;
 	int64_t *symbols = mem_alloc((g->p->symbols.n + 1) * sizeof *symbols);
 	TRY_MEM(symbols);
-	symbols_of(g->p, sizes, symbols);
-	clv_status st = layout_of(g->p, &g->p->values.at[g->v.inputs.at[i]], symbols, shape, strides);
+	clv_status st = symbols_of(g->p, sizes, symbols);
+	if (st == CLV_OK)
+		st = layout_of(g->p, &g->p->values.at[g->v.inputs.at[i]], symbols, shape, strides);
 	mem_free(symbols);
 	return st;
 }

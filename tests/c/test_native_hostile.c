@@ -493,6 +493,50 @@ static void an_input_that_is_made_up_has_the_strides_of_the_plan(void **state)
 	clv_runtime_free(r);
 }
 
+/* Sums of sums, each of a value as often as an argument list can have it. */
+static void looking_behind_a_view_has_an_end(void **state)
+{
+	enum { TIMES = 200 };
+	strbuf b = STRBUF_INIT;
+	clv_runtime *r;
+	(void)state;
+	strbuf_puts(&b, HEAD "input %0 f32[4] name=\"x\"\n");
+	for (int i = 0; i < 5; i++) {
+		strbuf_printf(&b, "%%%d = aten::add.Tensor(", i + 1);
+		for (int k = 0; k < TIMES; k++)
+			strbuf_printf(&b, "%s%%%d", k ? "," : "", i);
+		strbuf_puts(&b, ") -> f32[4]\n");
+	}
+	strbuf_puts(&b, "%6 = aten::as_strided(%5, [2], [1], 0) -> f32[2] view-of %5\noutput %6\n");
+	char *text = taken(&b);
+	FAILS(open_with(text, 0, 0, &r), CLV_E_UNSUPPORTED, "may not be row-major");
+	mem_free(text);
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------ */
+
+static void outputs_in_a_long_place_have_numbers_and_share_their_sizes(void **state)
+{
+	char key[300], text[1024];
+	clv_runtime *r;
+	clv_port first = {.size = sizeof first}, second = first, third = first;
+	(void)state;
+	memset(key, 'k', sizeof key - 1);
+	key[sizeof key - 1] = 0;
+	snprintf(text, sizeof text,
+	         HEAD "input %%0 f32[2] name=\"x\"\noutput {\"short\": %%0, \"%s\": [%%0, [%%0, %%0]]}\n", key);
+	OK(open_with(text, 0, 0, &r));
+	OK(clv_runtime_output(r, 0, &first));
+	OK(clv_runtime_output(r, 1, &second));
+	OK(clv_runtime_output(r, 3, &third));
+	assert_string_equal(first.name, "short");
+	assert_string_equal(second.name, "output");
+	assert_string_equal(third.name, "output_3");
+	assert_ptr_equal(first.dims, second.dims);
+	assert_ptr_equal(first.dims, third.dims);
+	clv_runtime_free(r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -517,6 +561,8 @@ int main(void)
 		cmocka_unit_test(inputs_of_any_size_are_not_made_up),
 		cmocka_unit_test(inputs_that_are_made_up_count_for_the_limit),
 		cmocka_unit_test(an_input_that_is_made_up_has_the_strides_of_the_plan),
+		cmocka_unit_test(looking_behind_a_view_has_an_end),
+		cmocka_unit_test(outputs_in_a_long_place_have_numbers_and_share_their_sizes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -802,6 +802,41 @@ static void a_boundary_is_checked_against_what_a_suffix_expects(void **state)
 	OK(boundary_check(&want, &got));
 }
 
+/* As many tensors as names of those that had a gradient, and labels as a suffix wants them. */
+static void load_boundary(uint32_t n)
+{
+	strbuf file = STRBUF_INIT, names = STRBUF_INIT;
+	payload *p = boundary();
+	clv_boundary *b;
+	const char **labels = mem_alloc(n * sizeof *labels), **others = mem_alloc(n * sizeof *others);
+	for (uint32_t i = 0; i < n; i++)
+		strbuf_printf(&names, "t%08u%c", i, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		labels[i] = others[n - 1 - i] = names.at + 10 * (size_t)i;
+		payload_tensor t = tensor_on(labels[i], DT_F32, numbers, 0, 0, NULL, NULL);
+		t.boundary = true;
+		OK(add(p, t));
+		OK(vec_push(&p->requires_grad, ((payload_number){labels[i], i % 2})));
+	}
+	payload_free(read_back(p, &file));
+	OK(clv_boundary_unpack(file.at, file.n, &b));
+	assert_int_equal(clv_boundary_count(b), n + 1);
+	assert_int_equal(clv_boundary_size(b, "B"), 2);
+	clv_boundary_free(b);
+	OK(boundary_check(&(boundary_want){.labels = labels, .nlabels = n},
+	                  &(boundary_facts){.labels = others, .nlabels = n}));
+	mem_free(labels);
+	mem_free(others);
+	strbuf_free(&names);
+	strbuf_free(&file);
+}
+
+static void a_boundary_of_many_tensors_is_read_in_time_that_grows_with_them(void **state)
+{
+	(void)state;
+	check_growth(load_boundary, 20000);
+}
+
 static void tensors_are_checked_against_the_schema(void **state)
 {
 	(void)state;
@@ -1182,6 +1217,7 @@ int main(void)
 		cmocka_unit_test(numbers_that_are_all_the_same_come_back_as_they_were),
 		cmocka_unit_test(compression_that_cannot_be_is_refused),
 		cmocka_unit_test(the_fields_of_a_boundary_come_back),
+		cmocka_unit_test(a_boundary_of_many_tensors_is_read_in_time_that_grows_with_them),
 		cmocka_unit_test(tensors_are_checked_against_the_schema),
 		cmocka_unit_test(a_boundary_is_checked_against_what_a_suffix_expects),
 		cmocka_unit_test(headers_that_do_not_fit_their_file_are_refused),

@@ -412,6 +412,15 @@ RULE(tensors_have_a_dtype, "%0 has no dtype", val(p, V0)->dtype = DT_COUNT)
 RULE(tensors_have_a_device, "%0 has no device", val(p, V0)->device = NONE)
 RULE(tensors_have_sizes_that_exist, "%0 has sizes that do not exist", val(p, V0)->ndim = 9999)
 RULE(tensors_have_strides_that_exist, "%0 has sizes that do not exist", val(p, V0)->strides = p->dims.n)
+static void give_dims(plan *p, value *x, uint32_t n)
+{
+	x->ndim = n;
+	x->shape = p->dims.n;
+	while (n--)
+		OK(vec_push(&p->dims, 0));
+}
+
+RULE(tensors_have_64_dimensions_at_most, "%0 has more than 64 dimensions", give_dims(p, val(p, V0), 65))
 RULE(tensors_have_no_expected_value, "cannot be compared with a literal", val(p, V2)->expect = 0)
 RULE(constant_sizes_are_not_negative, "%1 has a negative size", OK(expr_const(p, -1, &p->dims.at[val(p, V1)->shape])))
 RULE(only_results_have_guards, "@w has a guard, but is no result", val(p, VW)->flags |= VALUE_GUARD)
@@ -717,6 +726,7 @@ int main(void)
 		T(tensors_have_a_device),
 		T(tensors_have_sizes_that_exist),
 		T(tensors_have_strides_that_exist),
+		T(tensors_have_64_dimensions_at_most),
 		T(tensors_have_no_expected_value),
 		T(constant_sizes_are_not_negative),
 		T(only_results_have_guards),
