@@ -125,7 +125,7 @@ static clv_status keep_metadata(clv_remote *r, const remote_answer *a)
 {
 	if (r->known)
 		return CLV_OK;
-	TRY_MORE(remote_read_metadata(r, a->body, a->n), "server %s:%s", r->url.host, r->url.port);
+	TRY(remote_failed(r, remote_read_metadata(r, a->body, a->n)));
 	r->metadata = mem_strdup(a->body, a->n);
 	TRY_MEM(r->metadata);
 	r->known = true;
@@ -229,7 +229,7 @@ static clv_status read_results(const clv_remote *r, const remote_answer *a, read
 		clv_tensor_free(outputs[i]);
 		outputs[i] = NULL;
 	}
-	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "server %s:%s", r->url.host, r->url.port);
+	return remote_failed(r, st);
 }
 
 /* Sends a request and reads the outputs of its answer. */
