@@ -2068,6 +2068,8 @@ typedef struct clv_server_options {
 	int64_t
 		session_memory; /**< bytes of sessions in memory, as on disk, besides those that are worked on; beyond it those unused
 	                                         longest are on disk alone until they are asked for */
+	bool check;         /**< only load the models: no port is opened, the folder of sessions is left
+	                                         alone, and the server does not run */
 } clv_server_options;
 
 /* clang-format off */

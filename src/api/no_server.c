@@ -12,6 +12,14 @@ uint16_t clv_server_port(const clv_server *s)
 	(void)s;
 	return 0;
 }
+uint16_t clv_server_grpc_port(const clv_server *s)
+{
+	return clv_server_port(s);
+}
+uint16_t clv_server_metrics_port(const clv_server *s)
+{
+	return clv_server_port(s);
+}
 clv_status clv_server_run(clv_server *s)
 {
 	return clv_server_create(NULL, &s);

@@ -5,7 +5,6 @@ typedef struct request {
 	clv_server_options o;
 	text_list models;
 	int64_t port, workers, max_connections, max_per_address, max_head, max_streams, max_queue, max_batch, max_sessions;
-	bool check;
 	loading loading;
 	opening opening;
 } request;
@@ -141,8 +140,8 @@ static int run_serve(void *given)
 	ask_for_descriptors(r);
 	if (clv_server_create(&o, &s) != CLV_OK)
 		return fail_with(NULL);
-	int code = r->check ? EXIT_OK : serve(r, s);
-	if (r->check)
+	int code = r->o.check ? EXIT_OK : serve(r, s);
+	if (r->o.check)
 		note("all models can be served");
 	clv_server_free(s);
 	return code;
@@ -167,7 +166,7 @@ static const option arguments[] = {
 
 static const option options[] = {
 	OPT_FILE("repository", 0, "FOLDER", o.repository, "serve the models in it: MODEL/VERSION/FILE.clv or MODEL.clv"),
-	OPT_FLAG("check", 0, check, "load everything, report whether it can be served, and exit"),
+	OPT_FLAG("check", 0, o.check, "load everything, report whether it can be served, and exit"),
 	OPT_GROUP("listening"),
 	OPT_TEXT("host", 0, "HOST", o.host, "address to listen on (default: 127.0.0.1)"),
 	OPT_INT("port", 0, "PORT", port, "port; 0 picks a free one and prints it", .preset = "8000", .most = UINT16_MAX),

@@ -284,7 +284,7 @@ static void keep(native_program *g, packed *x)
 {
 	x->next = g->packed;
 	g->packed = x;
-	g->kept_bytes += x->memory || x->made ? x->n : 0;
+	g->kept_bytes += x->room || x->made ? x->n : 0;
 }
 
 /* Halves are packed before the operator is given them: that is a use, too. */

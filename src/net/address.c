@@ -20,12 +20,11 @@ static clv_status find_address(const char *host, uint16_t port, struct addrinfo 
 	return e ? fail(CLV_E_IO, "address %s: %s", host, gai_strerror(e)) : CLV_OK;
 }
 
-bool address_is_local(const char *host)
+clv_status address_is_local(const char *host, bool *out)
 {
 	struct addrinfo *all;
 	bool local = true;
-	if (find_address(host, 0, &all) != CLV_OK)
-		return false;
+	TRY(find_address(host, 0, &all));
 	for (const struct addrinfo *a = all; a; a = a->ai_next) {
 		if (a->ai_family == AF_INET)
 			local &= ntohl(((const struct sockaddr_in *)(const void *)a->ai_addr)->sin_addr.s_addr) >> 24 == 127;
@@ -34,7 +33,8 @@ bool address_is_local(const char *host)
 			         IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a->ai_addr)->sin6_addr);
 	}
 	freeaddrinfo(all);
-	return local;
+	*out = local;
+	return CLV_OK;
 }
 
 static int open_socket(const struct addrinfo *a)
@@ -43,7 +43,7 @@ static int open_socket(const struct addrinfo *a)
 	if (fd < 0)
 		return -1;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1024) == 0)
+	if (bind(fd, a->ai_addr, a->ai_addrlen) == 0)
 		return fd;
 	int e = errno;
 	close(fd);
@@ -61,7 +61,7 @@ static uint16_t port_of(int fd)
 	                                      : ((struct sockaddr_in *)&at)->sin_port);
 }
 
-clv_status address_listen(const char *host, uint16_t *port, int *out)
+clv_status address_bind(const char *host, uint16_t *port, int *out)
 {
 	struct addrinfo *all;
 	int fd = -1;

@@ -24,13 +24,13 @@ struct tls_session {
 	bool failed; /* nothing more may be sent, not even a goodbye */
 };
 
-static clv_status fail_tls(clv_status code, const char *what)
+/* file: which it is about; "": none. */
+static clv_status fail_tls(clv_status code, const char *what, const char *file)
 {
-	char text[160];
 	unsigned long e = ERR_get_error();
-	ERR_error_string_n(e, text, sizeof text);
+	const char *why = ERR_SYSTEM_ERROR(e) ? strerror(ERR_GET_REASON(e)) : ERR_reason_error_string(e);
 	ERR_clear_error();
-	return fail(code, "%s: %s", what, e ? text : "TLS says no more");
+	return fail(code, "%s%s%s: %s", what, *file ? " " : "", file, why ? why : "TLS says no more");
 }
 
 /* ---- sockets ---------------------------------------------------------------------------------------------------------- */
@@ -89,7 +89,7 @@ static clv_status trust_clients(SSL_CTX *c, const char *ca)
 {
 	STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(ca);
 	if (!names || SSL_CTX_load_verify_locations(c, ca, NULL) != 1)
-		return fail_tls(CLV_E_INVALID, "the certificates that clients are checked with cannot be read");
+		return fail_tls(CLV_E_INVALID, "no certificates to check clients with can be read from", ca);
 	SSL_CTX_set_client_CA_list(c, names);
 	SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
 	return CLV_OK;
@@ -99,9 +99,9 @@ static clv_status trust_clients(SSL_CTX *c, const char *ca)
 static clv_status show(SSL_CTX *c, const char *cert, const char *key)
 {
 	if (SSL_CTX_use_certificate_chain_file(c, cert) != 1)
-		return fail_tls(CLV_E_INVALID, "the certificate cannot be read");
+		return fail_tls(CLV_E_INVALID, "no certificate can be read from", cert);
 	if (SSL_CTX_use_PrivateKey_file(c, key, SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(c) != 1)
-		return fail_tls(CLV_E_INVALID, "the private key cannot be read, or is not that of the certificate");
+		return fail_tls(CLV_E_INVALID, "no private key of the certificate can be read from", key);
 	return CLV_OK;
 }
 
@@ -153,7 +153,8 @@ static clv_status set_up_client(SSL_CTX *c, const char *ca, const char *cert, co
 	SSL_CTX_set_alpn_protos(c, http1, sizeof http1 - 1);
 	if (ca ? SSL_CTX_load_verify_file(c, ca) != 1 : SSL_CTX_set_default_verify_paths(c) != 1)
 		return fail_tls(CLV_E_IO,
-		                ca ? "the file with trusted certificates cannot be read" : "there are no trusted certificates");
+		                ca ? "no certificates to trust can be read from" : "there are no trusted certificates",
+		                ca ? ca : "");
 	if (!cert != !key)
 		return fail(CLV_E_INVALID, "a certificate of the client goes with its key");
 	return cert ? show(c, cert, key) : CLV_OK;
@@ -221,7 +222,7 @@ clv_status tls_connect(tls_context *c, int fd, const char *host, tls_session **o
 	TRY(new_session(c, fd, &s));
 	SSL_set_connect_state(s->ssl);
 	if (!expect_host(s->ssl, host)) {
-		clv_status st = fail_tls(CLV_E_IO, "the host cannot be checked");
+		clv_status st = fail_tls(CLV_E_IO, "the host cannot be checked", "");
 		tls_close(s);
 		return st;
 	}
@@ -253,7 +254,7 @@ static long result(tls_session *s, int got, bool *wants_write)
 	if (s->failed && error == SSL_ERROR_SYSCALL)
 		fail(CLV_E_IO, "the connection broke: %s", e ? strerror(e) : "it was closed");
 	else if (s->failed)
-		fail_tls(CLV_E_IO, "the connection broke");
+		fail_tls(CLV_E_IO, "the connection broke", "");
 	errno = s->failed ? EPROTO : EAGAIN;
 	return -1;
 }

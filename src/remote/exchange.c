@@ -15,6 +15,15 @@
 
 enum { READ_AT_ONCE = 64 * 1024, INTERIM_MOST = 8 };
 
+clv_status remote_failed(const clv_remote *r, clv_status st)
+{
+	const char *host = r->url.host;
+	bool v6 = strchr(host, ':');
+	return st == CLV_OK || st == CLV_E_NOMEM
+	           ? st
+	           : fail_more(st, "server %s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", r->url.port);
+}
+
 void remote_answer_free(remote_answer *a)
 {
 	mem_free(a->body);
@@ -385,5 +394,5 @@ clv_status remote_ask(clv_remote *r, const remote_request *q, remote_answer *out
 	*out = (remote_answer){0};
 	clv_status st = ask_in_turn(t, out, times);
 	mem_free(t);
-	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "server %s:%s", r->url.host, r->url.port);
+	return remote_failed(r, st);
 }

@@ -128,7 +128,7 @@ static clv_status keep_metadata(clv_remote *r, const remote_answer *a)
 	clv_status st = remote_read_metadata(r, a->body, a->n);
 	if (st != CLV_OK)
 		arena_free(&r->arena); /* the next call asks again */
-	TRY_MORE(st, "server %s:%s", r->url.host, r->url.port);
+	TRY(remote_failed(r, st));
 	r->metadata = mem_strdup(a->body, a->n);
 	TRY_MEM(r->metadata);
 	r->known = true;
@@ -232,7 +232,7 @@ static clv_status read_results(const clv_remote *r, const remote_answer *a, read
 		clv_tensor_free(outputs[i]);
 		outputs[i] = NULL;
 	}
-	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "server %s:%s", r->url.host, r->url.port);
+	return remote_failed(r, st);
 }
 
 /* Sends a request and reads the outputs of its answer. */

@@ -111,6 +111,8 @@ struct clv_remote {
 /* Sends it and reads the answer, again where that is safe, within o.timeout. An answer that is no success is an error. */
 clv_status remote_ask(clv_remote *r, const remote_request *q, remote_answer *out, clv_remote_times *times);
 void remote_answer_free(remote_answer *a);
+/* A failure with the server's name in front of its message; CLV_OK and CLV_E_NOMEM as they are. */
+clv_status remote_failed(const clv_remote *r, clv_status st);
 
 /* A call of a model: a boundary, one that is bytes already, or inputs. */
 typedef struct remote_call {

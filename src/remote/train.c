@@ -91,7 +91,7 @@ static clv_status open_session(clv_remote_session *s, const clv_remote_session_o
 	TRY(st);
 	st = read_opened(s, &a);
 	remote_answer_free(&a);
-	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "server %s:%s", s->r->url.host, s->r->url.port);
+	return remote_failed(s->r, st);
 }
 
 clv_status clv_remote_session_open(clv_remote *r, const clv_remote_session_options *options, clv_remote_session **out)
@@ -235,7 +235,7 @@ static clv_status check_answer(const clv_remote_session *s, remote_answer *a)
 	if (st == CLV_OK)
 		return st;
 	remote_answer_free(a);
-	return st == CLV_E_NOMEM ? st : fail_more(CLV_E_PARSE, "server %s:%s", s->r->url.host, s->r->url.port);
+	return remote_failed(s->r, st == CLV_E_NOMEM ? st : CLV_E_PARSE);
 }
 
 clv_status remote_train_bytes(clv_remote_session *s, const void *data, size_t n, const clv_tensor *const *targets,
@@ -333,7 +333,7 @@ static clv_status train(clv_remote_session *s, const clv_boundary *b, const clv_
 	st = read_step(&a, b, loss, gradients);
 	t->decode = clock_seconds() - start;
 	remote_answer_free(&a);
-	return st == CLV_OK || st == CLV_E_NOMEM ? st : fail_more(st, "server %s:%s", s->r->url.host, s->r->url.port);
+	return remote_failed(s->r, st);
 }
 
 clv_status clv_remote_train_suffix(clv_remote_session *s, const clv_boundary *b, const clv_pack_options *pack,

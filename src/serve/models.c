@@ -614,7 +614,9 @@ static clv_status add_named(server *s, const char *text)
 	for (size_t i = 0; i < n; i++)
 		if (strchr("/@?#%", name[i]) || (unsigned char)name[i] <= ' ')
 			return fail(CLV_E_INVALID, "\"%.*s\" is no name for a model; NAME=FILE gives it another", (int)n, name);
-	if (!n || find(s->models, name, n))
+	if (!n)
+		return fail(CLV_E_INVALID, "\"%s\" names no model", text);
+	if (find(s->models, name, n))
 		return fail(CLV_E_INVALID, "there are two models of the name \"%.*s\"; NAME=FILE gives one another", (int)n,
 		            name);
 	return add_model(s->models, name, n, path, false, true);

@@ -35,19 +35,46 @@ bool server_is_ready(server *s)
 
 /* ---- options -------------------------------------------------------------------------------------------------------------- */
 
+static clv_status check_numbers(const clv_server_options *o)
+{
+	const double most = 1e9; /* seconds: thirty years */
+	const struct {
+		const char *name;
+		bool good;
+	} numbers[] = {
+		{"workers", o->workers && o->workers <= 1024},
+		{"max_connections", o->max_connections},
+		{"max_queue", o->max_queue},
+		{"max_batch", o->max_batch},
+		{"max_body", o->max_body > 0},
+		{"max_json", o->max_json > 0},
+		{"max_memory", o->max_memory > 0},
+		{"header_timeout", o->header_timeout > 0},
+		{"idle_timeout", o->idle_timeout > 0},
+		{"drain_timeout", o->drain_timeout >= 0 && o->drain_timeout <= most},
+		{"drain_delay", o->drain_delay >= 0 && o->drain_delay <= most},
+		{"poll", o->poll >= 0},
+		{"max_sessions", o->max_sessions},
+		{"max_session", o->max_session > 0},
+		{"session_memory", o->session_memory >= 0},
+		{"session_idle", o->session_idle >= 0},
+	};
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		if (!numbers[i].good)
+			return fail(CLV_E_INVALID, "clv_server_options.%s is out of range", numbers[i].name);
+	return CLV_OK;
+}
+
 static clv_status check_options(const clv_server_options *o)
 {
+	bool local = true;
 	if (!o->nmodels && !o->repository)
 		return fail(CLV_E_INVALID, "a server needs a model, or a repository");
 	if (!o->tls_cert != !o->tls_key)
 		return fail(CLV_E_INVALID, "a certificate and its private key go together");
 	if (o->tls_client_ca && !o->tls_cert)
 		return fail(CLV_E_INVALID, "certificates of clients need TLS: a certificate and a key of the server");
-	if (!o->workers || o->workers > 1024 || !o->max_connections || !o->max_queue || !o->max_batch || o->max_body <= 0 ||
-	    o->max_json <= 0 || o->max_memory <= 0 || !(o->header_timeout > 0) || !(o->idle_timeout > 0) ||
-	    !(o->drain_timeout >= 0) || !(o->drain_delay >= 0) || !(o->poll >= 0) || !o->max_sessions ||
-	    o->max_session <= 0 || o->session_memory < 0 || !(o->session_idle >= 0))
-		return fail(CLV_E_INVALID, "clv_server_options: a number is out of range");
+	TRY(check_numbers(o));
 	if (o->http_port < -1 || o->grpc_port < -1 || o->metrics_port < -1 || o->http_port > UINT16_MAX ||
 	    o->grpc_port > UINT16_MAX || o->metrics_port > UINT16_MAX)
 		return fail(CLV_E_INVALID, "a port is 0 to 65535");
@@ -59,7 +86,9 @@ static clv_status check_options(const clv_server_options *o)
 		return fail(CLV_E_INVALID, "a log is \"text\", \"json\" or \"off\"");
 	if (!o->batching || (strcmp(o->batching, "exact") && strcmp(o->batching, "fast") && strcmp(o->batching, "off")))
 		return fail(CLV_E_INVALID, "batching is \"exact\", \"fast\" or \"off\"");
-	if (!o->insecure && !(o->tls_cert && (o->tokens || o->tls_client_ca)) && !address_is_local(o->host))
+	if (!o->insecure && !(o->tls_cert && (o->tokens || o->tls_client_ca)))
+		TRY(address_is_local(o->host, &local));
+	if (!local)
 		return fail(CLV_E_INVALID,
 		            "%s can be reached from other machines: that needs TLS and tokens (or certificates of clients), "
 		            "or your word that it is meant to be insecure",
@@ -119,19 +148,33 @@ static clv_status add_listener(server *s, port_role role, int64_t port)
 	*l = (listener){.fd = -1, .role = role, .port = (uint16_t)port};
 	if (port < 0)
 		return CLV_OK;
-	TRY(address_listen(s->o.host, &l->port, &l->fd));
+	TRY(address_bind(s->o.host, &l->port, &l->fd));
 	s->nlisteners++;
-	return watch(s, l->fd, l);
+	return CLV_OK;
 }
 
-static clv_status open_listeners(server *s)
+/* Whether ports can be had is known before models are loaded, which takes its time. */
+static clv_status bind_listeners(server *s)
 {
 	const clv_server_options *o = &s->o;
+	if (o->check)
+		return CLV_OK;
 	if (o->http_port < 0 && o->grpc_port < 0 && o->metrics_port < 0)
 		return add_listener(s, ROLE_ALL, o->port);
 	TRY(add_listener(s, ROLE_REST, o->http_port));
 	TRY(add_listener(s, ROLE_GRPC, o->grpc_port));
 	return add_listener(s, ROLE_METRICS, o->metrics_port);
+}
+
+static clv_status open_listeners(server *s)
+{
+	for (uint32_t i = 0; i < s->nlisteners; i++) {
+		listener *l = &s->listeners[i];
+		if (listen(l->fd, 1024) != 0)
+			return fail(CLV_E_IO, "cannot listen at %s port %u: %s", s->o.host, l->port, strerror(errno));
+		TRY(watch(s, l->fd, l));
+	}
+	return CLV_OK;
 }
 
 static clv_status open_server(server *s, const clv_server_options *o)
@@ -142,6 +185,7 @@ static clv_status open_server(server *s, const clv_server_options *o)
 		TRY(tls_server(s->o.tls_cert, s->o.tls_key, s->o.tls_client_ca, &s->tls));
 	if (s->o.tokens)
 		TRY(tokens_load(s->o.tokens, &s->tokens));
+	TRY(bind_listeners(s));
 	TRY(sessions_open(s));
 	TRY(models_open(s));
 	s->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -532,8 +576,8 @@ static clv_status loop(server *s)
 
 clv_status clv_server_run(clv_server *s)
 {
-	if (!s || s->queue)
-		return fail(CLV_E_INVALID, "clv_server_run needs a server that does not run yet");
+	if (!s || s->queue || s->o.check)
+		return fail(CLV_E_INVALID, "clv_server_run needs a server that does not run yet, and was not made for a check");
 	clv_status st = queue_open(s);
 	if (st == CLV_OK)
 		st = loop(s);

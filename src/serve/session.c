@@ -725,6 +725,8 @@ clv_status sessions_open(server *sv)
 	sv->sessions = l;
 	l->folder_lock = -1;
 	pthread_mutex_init(&l->lock, NULL);
+	if (sv->o.check)
+		return CLV_OK;
 	TRY(lock_folder(sv));
 	DIR *d = opendir(sv->o.state);
 	if (!d)

@@ -347,6 +347,31 @@ def test_check_loads_everything_and_ends(folder, model, tmp_path):
     assert subprocess.run([PROGRAM, "serve", "--check", tmp_path / "bad.clv"], capture_output=True).returncode == 1
 
 
+def test_a_check_leaves_the_server_that_runs_alone(folder, model, tmp_path):
+    with serving(folder / "net.clv", "--state", tmp_path / "state", log=tmp_path / "log") as s:
+        same = ["--port", str(s.port), "--state", tmp_path / "state"]
+        done = subprocess.run([PROGRAM, "serve", folder / "net.clv", *same, "--check"], capture_output=True, text=True)
+        assert (done.returncode, "all models can be served" in done.stderr) == (0, True), done.stderr
+        done = subprocess.run([PROGRAM, "serve", folder / "net.clv", *same], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr.splitlines() == [f"cleave: cannot listen at 127.0.0.1 port {s.port}: Address already in use"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--host", "999.1.1.1"], "address 999.1.1.1: "),
+        (["--idle-timeout", "0"], "idle_timeout is out of range"),
+        (["--tls-cert", "nope.pem", "--tls-key", "nope.pem"], "nope.pem: No such file or directory"),
+        (["=net.clv"], '"=net.clv" names no model'),
+    ],
+)
+def test_options_that_cannot_be_meant_are_named(folder, model, options, text):
+    done = subprocess.run([PROGRAM, "serve", folder / "net.clv", *options], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert text in done.stderr
+
+
 def test_a_request_that_is_no_http_is_answered_and_ended(server: Server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as link:
         link.sendall(b"hello\r\n\r\n")
