@@ -85,7 +85,7 @@ PyObject *plan_py_check(PlanObject *o, PyObject *args);     /* (which, objective
 PyObject *plan_py_latency(PlanObject *o, PyObject *args);   /* (which, objective[, sizes]) */
 PyObject *plan_py_exact(PlanObject *o, PyObject *args);     /* (must_prefix, must_suffix[, sizes]) */
 PyObject *plan_py_exact_like(PlanObject *o, PyObject *args);
-PyObject *plan_py_guards_early(PlanObject *o, PyObject *position);
+PyObject *plan_py_guards_early(PlanObject *o, PyObject *args); /* (position, most) */
 PyObject *plan_py_guards_first(PlanObject *o, PyObject *end);
 PyObject *plan_py_match(PlanObject *o, PyObject *args);
 PyObject *plan_py_same_until(PlanObject *o, PyObject *args);

@@ -282,15 +282,18 @@ PyObject *plan_py_exact_like(PlanObject *o, PyObject *args)
 	return exact_result(o, st, p, at);
 }
 
-PyObject *plan_py_guards_early(PlanObject *o, PyObject *position)
+PyObject *plan_py_guards_early(PlanObject *o, PyObject *args)
 {
-	unsigned long at = PyLong_AsUnsignedLong(position);
+	unsigned at, most;
 	plan *p = NULL;
-	if (PyErr_Occurred() || at >= o->p->nodes.n)
-		return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no node %lu", at);
-	node_id cut = (node_id)at + 1;
-	clv_status st = guards_early(o->p, &cut, &p);
-	return st == CLV_OK && !p ? Py_BuildValue("(Ok)", o, at) : exact_result(o, st, p, cut - 1);
+	if (!PyArg_ParseTuple(args, "II", &at, &most))
+		return NULL;
+	if (at >= o->p->nodes.n)
+		return PyErr_Format(PyExc_IndexError, "there is no node %u", at);
+	node_id cut = at + 1;
+	clv_status st = guards_early(o->p, &cut, &most, &p);
+	PyObject *moved = st == CLV_OK && !p ? Py_BuildValue("(OI)", o, at) : exact_result(o, st, p, cut - 1);
+	return moved ? Py_BuildValue("(NI)", moved, most) : NULL;
 }
 
 /* guards_first(end) -> (the plan with guards in front that its first `end` nodes can decide, or None, how many nodes these are,

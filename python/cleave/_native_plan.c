@@ -683,9 +683,10 @@ static PyMethodDef plan_methods[] = {
      "position"},
 	{"exact_like", (PyCFunction)plan_py_exact_like, METH_VARARGS,
      "exact_like(other, position, sizes=None) -> as exact, where `other` is cut after node `position`"},
-	{"guards_early", (PyCFunction)plan_py_guards_early, METH_O,
-     "guards_early(position) -> the plan with guards of the suffix in the prefix, where it can decide them, and the "
-     "position of the cut in it"},
+	{"guards_early", (PyCFunction)plan_py_guards_early, METH_VARARGS,
+     "guards_early(position, most) -> (the plan with the first `most` guards of the suffix in the prefix, as far as it "
+     "can "
+     "decide them, and the position of the cut in it), how many moved, 2**32 - 1 if none is left"},
 	{"guards_first", (PyCFunction)plan_py_guards_first, METH_O,
      "guards_first(end) -> the plan with guards in front that its first `end` nodes can decide, or None; how many "
      "nodes; guards left"},
