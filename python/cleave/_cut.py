@@ -29,6 +29,7 @@ from .spec import SplitCandidate, SplitLatency, SplitSpec
 log = logger("split")
 
 Half = Program | CompiledView | GraphView
+ALL_GUARDS = 2**32 - 1
 
 
 class Wanted(NamedTuple):
@@ -96,7 +97,10 @@ class Cut:
         self.sizes = sizes  # at which its candidates were counted
         plan, which, elsewhere = _choose(captured.plan, want, sizes, like, where)
         self.place = plan, which  # before guards of the suffix moved into the prefix
-        plan, which = plan.guards_early(which)
+        # As many in all variants: so a suffix can go on in another one.
+        most = ALL_GUARDS if like is None else like.moved
+        self.moved: int
+        (plan, which), self.moved = plan.guards_early(which, most)
         captured = self.captured = captured._replace(plan=plan)
         self.candidates = CandidateTable(SplitCandidate(*c) for c in plan.frontiers(sizes))
         why = _why(want, like, elsewhere)
@@ -330,8 +334,10 @@ class Cuts(Plans[Cut]):
         except SplitError:
             self.blame(captured, arguments)
             raise
-        cut.check_example(self.target, arguments, self.symbols(cut, sizes), self.regime.grad)
-        if not self.regime.grad:
+        takes = self.takes(captured, arguments)
+        if takes:
+            cut.check_example(self.target, arguments, self.symbols(cut, sizes), self.regime.grad)
+        if takes and not self.regime.grad:
             cut.settle(arguments.leaves, self.symbols(cut, sizes))
         return cut
 

@@ -192,17 +192,19 @@ PLAN_METHOD(exact)
 	return answer(&q, exact_result(o, st, p, at));
 }
 
-/* guards_early(position) -> the plan with guards of the suffix in the prefix, where it can decide them, and the position of
-   the cut in it */
+/* guards_early(position, most) -> (the plan with the first `most` guards of the suffix in the prefix, as far as it can decide
+   them, and the position of the cut in it), how many moved, 2**32 - 1 if none is left */
 PLAN_METHOD(guards_early)
 {
-	uint32_t at;
+	PyObject *number;
+	uint32_t at, most;
 	plan *p = NULL;
-	if (!index_of(args, o->p->nodes.n, "node", &at))
+	if (!take(NULL, args, "OI", &number, &most) || !index_of(number, o->p->nodes.n, "node", &at))
 		return NULL;
 	node_id cut = at + 1;
-	clv_status st = guards_early(o->p, &cut, &p);
-	return st == CLV_OK && !p ? Py_BuildValue("(OI)", o, at) : exact_result(o, st, p, cut - 1);
+	clv_status st = guards_early(o->p, &cut, &most, &p);
+	PyObject *moved = st == CLV_OK && !p ? Py_BuildValue("(OI)", o, at) : exact_result(o, st, p, cut - 1);
+	return moved ? Py_BuildValue("(NI)", moved, most) : NULL;
 }
 
 /* guards_first(end) -> (the plan with guards in front that its first `end` nodes can decide, or None, how many nodes these are,

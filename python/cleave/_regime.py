@@ -15,7 +15,7 @@ from ._dispatch import Regime, Served, Variants
 from ._sizes import Sized, found_sizes
 from ._state import Target
 from .errors import CaptureError, InputError, LayoutError
-from .plan import capture_checked, capture_shapes, capture_sized
+from .plan import asks, capture_checked, capture_shapes, capture_sized
 
 
 class Reader:
@@ -134,6 +134,7 @@ class Plans(Generic[T]):
         arguments = self.arguments = take_apart(target, args, kwargs)
         self.names = arguments.names
         self.shapes = [(t.dtype, () if t.is_nested else tuple(t.shape)) for t in arguments.leaves]
+        self.made_up: Arguments | None = None  # the last that stood for a call
         self.whole = True  # the whole model is here, and can be run at other sizes
         self.sized: Sized | None = None
         with torch.set_grad_enabled(regime.grad):
@@ -150,7 +151,7 @@ class Plans(Generic[T]):
                     warn_of_images(self.sized.symbols, self.names)
                     self.check_example(self.sizes_of(arguments.leaves))
             if self.sized is not None and not self.sized.covers(self.sized.example):
-                arguments = self.sized.resized(arguments, min(self.sized.points_of(self.sized.captured)))
+                arguments = self._other_data(self.sized, min(self.sized.points_of(self.sized.captured)))
         self.first = arguments  # what the first plan is prepared for: the example, at other sizes where it is special
         self.main: T = self.prepare(self.captured, arguments, like)
         self.captured = self.main.captured
@@ -158,6 +159,15 @@ class Plans(Generic[T]):
     def prepare(self, captured: Captured, arguments: Arguments, like: T | None) -> T:
         """Makes a plan ready for inputs like these, and compares it with the model at sizes it is proven for."""
         raise NotImplementedError
+
+    def _other_data(self, sized: Sized, point: tuple[int, ...]) -> Arguments:
+        """The example at sizes that a plan is proven for, on other data than that of any call."""
+        self.made_up = sized.resized(self.arguments, point)
+        return self.made_up
+
+    def takes(self, captured: Captured, arguments: Arguments) -> bool:
+        """The plan was made from these inputs, or asks nothing about the data that stands for them."""
+        return arguments is self.arguments or arguments is not self.made_up or not asks(captured)
 
     def to_check(self, captured: Captured, arguments: Arguments) -> Arguments:
         """Inputs on which a plan is compared with the model: the example, at a size that costs little. A plan that was
@@ -218,6 +228,8 @@ class Plans(Generic[T]):
                 f"{_show.named_sizes(sized.named(point))} was never seen, and only half of the model is here: call "
                 "prepare_sizes before keep_only"
             )
+        if sized.plan_at(point) is not None:  # it was recorded on other data than that of this call
+            arguments = self._other_data(sized, point)
         with torch.set_grad_enabled(self.regime.grad):
             captured = sized.obtain(arguments, point)
         found = next((p for p in self.prepared() if p.source is captured), None)

@@ -714,7 +714,7 @@ class Sized:
     def _collected(self, work: Capture, point: Point, recorded: Recorded) -> Captured:
         """A plan made at this point: with formulas where a family without them has enough points now, else for the
         point alone."""
-        mine, probe = looked = self._looked(work, recorded)
+        mine, _ = looked = self._looked(work, recorded)
         family = self._family_without_formulas(point, mine)
         flow = self._flow(work, mine)
         built, odd = build_most(self.symbols, self.grad, work, looked, point, family.streams, flow)
@@ -731,12 +731,32 @@ class Sized:
             return captured
         if not built.few:
             family.reason, family.few = built.reason, False
-        captured = None if self.folding else work.with_flow(mine, self.grad)
-        captured = captured or work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
-        self.check(captured, work)
+        captured = self._alone(work, looked)
         self._forget_oldest_family()
         self.publish(captured, [point], family.differs or family.reason)
         return captured
+
+    def _alone(self, work: Capture, looked: Looked) -> Captured:
+        """A plan for one point."""
+        mine, probe = looked
+        captured = None if self.folding else work.with_flow(mine, self.grad)
+        captured = captured or work.build(mine, probe, mine if self.grad else None, {self.grad}, None)
+        self.check(captured, work)
+        return captured
+
+    def set_apart(self, arguments: Arguments) -> None:
+        """Gives the example a plan of its own: the one that is proven for its sizes refuses its data."""
+        with self.lock:
+            work = self._capture(arguments)
+            try:
+                captured = self._alone(work, self._looked(work))
+            finally:
+                work.restore()
+            left = [plan._replace(points=tuple(p for p in plan.points if p != self.example)) for plan in self.plans]
+            self.plans = tuple(plan for plan in left if plan.points)
+            self.publish(captured, [self.example], "the example's data leads another way")
+            if not self.points_of(self.captured):
+                self.captured = captured
 
     def _family_without_formulas(self, point: Point, recorded: Recorded) -> Family:
         first: Misfit | None = None

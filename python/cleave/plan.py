@@ -745,9 +745,15 @@ def capture_sized(
             arguments = take_apart(target, args, kwargs)
             sized = Sized(target, arguments, grad, sizes, check, confirm)
             serving = sized.proven[sized.example]
-            if confirm and serving.symbols:
+            if serving.symbols and (confirm or serving.plan.flows() or asks(serving)):
                 ready = Ready(serving)
-                check_example(target, serving, arguments, ready.program, ready, grad)
+                try:
+                    check_example(target, serving, arguments, ready.program, ready, grad)
+                except CaptureError as error:
+                    try:
+                        sized.set_apart(arguments)
+                    except CaptureError:
+                        raise error from None
         _log_captured(target, sized.captured, since, sized)
         return sized
     finally:
@@ -818,6 +824,11 @@ def check_call(target: Target, captured: Captured, arguments: Arguments, call: _
         work.restore()
 
 
+def asks(captured: Captured) -> bool:
+    """It has guards: it looks at its data."""
+    return "guard" in captured.plan.effects(0, captured.plan.node_count())
+
+
 def check_example(
     target: Target, captured: Captured, arguments: Arguments, first: Program, call: _Call, grad: bool
 ) -> None:
@@ -829,7 +840,7 @@ def check_example(
     try:
         with contextlib.suppress(LayoutError):  # a layout that is met gets a plan of its own
             first.native.check_run(leaves)
-        if "guard" not in captured.plan.effects(0, captured.plan.node_count()):
+        if not asks(captured):
             return
         progress.step("running the example")
         with Capture(target, arguments).undoing(), grad_mode(grad), eager_code():

@@ -102,6 +102,7 @@ class SplitRuntime(_show.Shown, Drawable):
             self._target.name, want.how, self._capture, want.mode not in ("compiled", "cuda_graph")
         )
         self._half: str | None = None  # the only half whose parameters are still here
+        self._refused: Cuts | None = None  # whose suffix met other data: a new variant is to take its boundary
         self._steps = _step.Steps(self._target)
         self._tied: Cut | None = None  # the last that trained parameters of both halves for a prefix elsewhere
         self._awaiting: list[str] = []  # tied parameters whose step waits for the prefix, which is elsewhere
@@ -124,7 +125,7 @@ class SplitRuntime(_show.Shown, Drawable):
 
     def _capture(self, variants: Variants[Cuts], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cuts:
         """Captures the model as it is, and cuts it where the first plan is cut."""
-        first, regime = self._first if self._served.dispatch.list() else None, variants.regime
+        first, regime = self._refused or (self._first if self._served.dispatch.list() else None), variants.regime
         leaves = take_apart(self._target, args, kwargs).leaves
         if first is not None and not variants.all and regime.plain is None:
             first.check_shapes(leaves)  # before the model is run on them
@@ -386,8 +387,8 @@ class SplitRuntime(_show.Shown, Drawable):
     def _prefix_by(
         self, variants: Variants[Cuts], inputs: tuple[Any, Any], leaves: Sequence[torch.Tensor]
     ) -> tuple[Cut, tuple[torch.Tensor, ...]]:
-        """Runs a prefix: that of the first variant, unless the prefix has guards."""
-        in_order = not (variants.all and variants.all[0].main.guards_early)
+        """Runs a prefix whose guards do not refuse the data; those that leave guards to their suffix come later."""
+        in_order = not all(cuts.main.guards_early and not cuts.main.guards_late for cuts in variants.all)
         return self._served.serve(variants, inputs, leaves, _run_prefix, in_order=in_order)
 
     def suffix_by(
@@ -407,12 +408,17 @@ class SplitRuntime(_show.Shown, Drawable):
                 found = found or error
                 raise
 
+        def miss(*call: Any) -> Cut | None:
+            self._refused = cut.plans
+            try:
+                return self._served.miss(*call)
+            finally:
+                self._refused = None
+
         variants, point = cut.plans.siblings, cut.plans.point_of(sizes)
         alone = inputs is None or self._half is not None
         try:
-            out: R = self._served.dispatch.serve(
-                variants, point, cut, False, by, None if alone else self._served.miss, inputs
-            )
+            out: R = self._served.dispatch.serve(variants, point, cut, False, by, None if alone else miss, inputs)
             return out
         except GuardError as error:
             if alone and error is found and error.undone:

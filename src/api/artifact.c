@@ -342,15 +342,32 @@ static clv_status find_places(const artifact *a, const clv_split_options *o, nod
 	return CLV_OK;
 }
 
+/* As many in each plan as can move in all of them. */
+static clv_status move_guards(const artifact *a, new_cuts *out)
+{
+	uint32_t most = NONE;
+	for (uint32_t i = 0; i < a->plans.n; i++) {
+		node_id cut = out->at[i];
+		uint32_t n = most;
+		TRY(guards_early(a->plans.at[i].p, &cut, &n, &out->plans[i]));
+		plan_free(out->plans[i]);
+		out->plans[i] = NULL;
+		most = n < most ? n : most;
+	}
+	for (uint32_t i = 0; i < a->plans.n && most; i++) {
+		uint32_t n = most;
+		TRY(guards_early(a->plans.at[i].p, &out->at[i], &n, &out->plans[i]));
+	}
+	return CLV_OK;
+}
+
 /* cuts_free in any case. */
 static clv_status find_cuts(const artifact *a, const clv_split_options *o, new_cuts *out)
 {
 	*out = (new_cuts){mem_ids(a->plans.n + 1), mem_alloc((a->plans.n + 1) * sizeof *out->plans), a->plans.n};
 	TRY_MEM(out->at && out->plans);
 	TRY(find_places(a, o, out->at));
-	for (uint32_t i = 0; o->boundary && i < a->plans.n; i++)
-		TRY(guards_early(a->plans.at[i].p, &out->at[i], &out->plans[i]));
-	return CLV_OK;
+	return o->boundary ? move_guards(a, out) : CLV_OK;
 }
 
 /* The name of a split, as the Python side makes it: the first plan and the place. */

@@ -5,6 +5,7 @@
 
 #include "base/limits.h"
 #include "base/options.h"
+#include "plan/data.h"
 #include "plan/intern.h"
 #include "runtime/handover.h"
 #include "sandbox/sandbox.h"
@@ -71,6 +72,13 @@ static clv_status find_written(runtime *r, runtime_plan *e)
 	return st;
 }
 
+static bool guards_from(const plan *p, node_id first)
+{
+	while (first < p->nodes.n && !node_guards(p, first))
+		first++;
+	return first < p->nodes.n;
+}
+
 static clv_status lower(runtime *r, runtime_plan *e, const clv_runtime_options *o)
 {
 	engine_order order = {.a = r->a, .number = r->plans.n - 1, .of = &e->of, .device = r->device, .o = o};
@@ -78,6 +86,7 @@ static clv_status lower(runtime *r, runtime_plan *e, const clv_runtime_options *
 	TRY(plan_part_new(e->moved ? e->moved : e->e->p, order.first, order.end, &e->of));
 	e->asks = order.first == 0 && (e->e->same.n || e->e->grads.n);
 	e->noutputs = e->of.outputs.n - e->of.v.rebinds.n - (e->of.whole ? e->e->nstores : 0);
+	r->in_order |= r->part == PART_PREFIX && guards_from(e->e->p, order.end);
 	TRY(find_written(r, e));
 	return r->apart ? CLV_OK : r->engine->lower(&order, &e->program);
 }
@@ -758,6 +767,7 @@ static bool goes_on(const runtime *r)
 static dispatch_call call_of(picking *c)
 {
 	return (dispatch_call){.query = {.regime = 0, .npoint = DISPATCH_ANY},
+	                       .in_order = c->r->in_order,
 	                       .hands_over = goes_on(c->r),
 	                       .fits = serves,
 	                       .run = run_picked,

@@ -47,10 +47,11 @@ struct clv_runtime {
 	bool *changes;      /* per place in the state: a run of some plan writes it, or puts another tensor there */
 	VEC(const char *) unbound; /* names that a file without weights leaves to the caller */
 	VEC(clv_port) inputs;
-	bool stateful;               /* runs change `state`: one at a time */
-	bool bound;                  /* some of it came from the caller */
-	bool any_weights;            /* boundaries of other weights are taken too */
-	int64_t weight_version;      /* the sum of `weights`, but for a file of before digests, where it starts elsewhere */
+	bool stateful;          /* runs change `state`: one at a time */
+	bool in_order;          /* a prefix: plans that leave guards to their suffix come behind those that look first */
+	bool bound;             /* some of it came from the caller */
+	bool any_weights;       /* boundaries of other weights are taken too */
+	int64_t weight_version; /* the sum of `weights`, but for a file of before digests, where it starts elsewhere */
 	VEC(payload_number) weights; /* digests of the model's tensors by name, as far as they are known; else 0 */
 	table weights_by_name;
 	double timeout;         /* of a run, in seconds; 0: none */

@@ -26,10 +26,12 @@ typedef struct early {
 	uint32_t guard;    /* number of the one that is looked at */
 	node_id *needed;   /* its nodes */
 	uint32_t nneeded;
-	uint64_t work;     /* nodes looked at so far */
-	bool *moves;       /* per node: needed by some guard that moves */
-	bool *stays;       /* per node: a guard, or something it needs, that cannot move */
-	bool fits; /* of the guard that is looked at */
+	uint64_t work;  /* nodes looked at so far */
+	bool *moves;    /* per node: needed by some guard that moves */
+	bool *stays;    /* per node: a guard, or something it needs, that cannot move */
+	bool fits;      /* of the guard that is looked at */
+	uint32_t most;  /* guards that move */
+	uint32_t moved; /* that did */
 } early;
 
 static bool is_weight(uint8_t kind)
@@ -90,11 +92,14 @@ static uint32_t mark_guards(early *e)
 	uint32_t found = 0;
 	memset(e->moves, 0, e->p->nodes.n * sizeof *e->moves);
 	e->work += e->p->nodes.n;
+	e->moved = 0;
 	for (node_id k = e->cut; k < e->p->nodes.n; k++) {
 		if (!node_guards(e->p, k))
 			continue;
+		e->stays[k] |= e->moved >= e->most;
 		mark_needed(e, k);
 		e->stays[k] |= !e->fits;
+		e->moved += e->fits;
 		for (uint32_t i = 0; e->fits && i < e->nneeded; i++) {
 			found += !e->moves[e->needed[i]];
 			e->moves[e->needed[i]] = true;
@@ -241,7 +246,7 @@ static bool cut_is_safe(const plan *p, node_id cut)
 	return safe;
 }
 
-static clv_status move_early(early *e, plan **out, node_id *cut)
+static clv_status move_early(early *e, plan **out, node_id *cut, uint32_t *moved)
 {
 	uint32_t n;
 	TRY(find_moves(e, &n));
@@ -250,6 +255,7 @@ static clv_status move_early(early *e, plan **out, node_id *cut)
 	TRY(reorder(e, out));
 	if (cut_is_safe(*out, e->cut + n)) {
 		*cut = e->cut + n;
+		*moved = e->moved;
 		return CLV_OK;
 	}
 	plan_free(*out);
@@ -277,17 +283,21 @@ static clv_status early_new(early *e, arena *a)
 	return e->first && e->needed && e->has && e->in && e->moves && e->stays ? CLV_OK : fail_nomem();
 }
 
-clv_status guards_early(const plan *p, node_id *cut, plan **out)
+clv_status guards_early(const plan *p, node_id *cut, uint32_t *n, plan **out)
 {
-	*out = NULL;
-	/* What reads such a number must stay before what needs it, which no edge says. */
-	if (first_data_symbol(p) != NONE || !count_guards(p, *cut))
-		return CLV_OK;
+	const uint32_t all = count_guards(p, *cut);
 	arena a = {0};
-	early e = {.p = p, .cut = *cut};
+	early e = {.p = p, .cut = *cut, .most = *n};
+	*out = NULL;
+	*n = all ? 0 : NONE;
+	/* What reads such a number must stay before what needs it, which no edge says. */
+	if (first_data_symbol(p) != NONE || !all)
+		return CLV_OK;
 	clv_status st = early_new(&e, &a);
 	if (st == CLV_OK)
-		st = move_early(&e, out, cut);
+		st = move_early(&e, out, cut, n);
+	if (*n == all)
+		*n = NONE;
 	vec_free(&e.order);
 	arena_free(&a);
 	return st;
@@ -326,7 +336,7 @@ clv_status guards_first(const plan *p, node_id end, plan **out, node_id *n, uint
 	if (first_data_symbol(p) != NONE || !*late)
 		return CLV_OK;
 	arena a = {0};
-	early e = {.p = p};
+	early e = {.p = p, .most = NONE};
 	clv_status st = early_new(&e, &a);
 	if (st == CLV_OK)
 		st = put_first(&e, end, out, n);

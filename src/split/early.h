@@ -3,8 +3,10 @@
 
 #include "plan/plan.h"
 
-/* The plan with those guards before the cut, and where the cut is then. *out: NULL where none can move. */
-clv_status guards_early(const plan *p, node_id *cut, plan **out);
+/* The plan with guards of the suffix before the cut, and where the cut is then. *out: NULL where none can move. *n: so many
+   guards at most, the first ones; then how many moved, NONE if none is left behind them. Where variants of a model move equally
+   many, the suffix of one can go on where that of another one was refused. */
+clv_status guards_early(const plan *p, node_id *cut, uint32_t *n, plan **out);
 
 /* Neither writes, nor draws, nor has any other effect but to end a run. */
 bool node_only_computes(const plan *p, node_id k);

@@ -9,7 +9,7 @@
 #define TAIL "%z = aten::cos(%b) -> f32[4]\noutput %z\n"
 
 /* The operators of the plan, in order, after the cut behind its second node; "": nothing moves. */
-static void check_order(const char *middle, node_id cut_then, const char *ops)
+static void check_order_of(const char *middle, uint32_t most, uint32_t moved, node_id cut_then, const char *ops)
 {
 	strbuf text = STRBUF_INIT, found = STRBUF_INIT;
 	char *made, *list;
@@ -17,7 +17,8 @@ static void check_order(const char *middle, node_id cut_then, const char *ops)
 	OK(strbuf_take(&text, &made));
 	plan *p = load_ok(made), *q = NULL;
 	node_id cut = 2;
-	OK(guards_early(p, &cut, &q));
+	OK(guards_early(p, &cut, &most, &q));
+	assert_int_equal(most, moved);
 	for (node_id n = 0; q && n < q->nodes.n; n++)
 		strbuf_printf(&found, "%s ", plan_s(q, q->nodes.at[n].op) + 6);
 	OK(strbuf_take(&found, &list));
@@ -27,6 +28,11 @@ static void check_order(const char *middle, node_id cut_then, const char *ops)
 	mem_free(list);
 	plan_free(q);
 	plan_free(p);
+}
+
+static void check_order(const char *middle, node_id cut_then, const char *ops)
+{
+	check_order_of(middle, NONE, *ops ? NONE : 0, cut_then, ops);
 }
 
 static void what_needs_inputs_alone_goes_first(void **state)
@@ -68,6 +74,21 @@ static void two_questions_about_one_value_go_together(void **state)
 	            "%full = aten::is_nonzero(%all) -> bool = true {host}\n%any = aten::any(%n) -> bool[]\n"
 	            "%some = aten::is_nonzero(%any) -> bool = true {host}\n",
 	            7, "logical_not all is_nonzero any is_nonzero relu sin cos ");
+}
+
+static void no_more_guards_go_first_than_in_other_variants(void **state)
+{
+	(void)state;
+	const char *two = "%all = aten::all(%m) -> bool[]\n%full = aten::is_nonzero(%all) -> bool = true {host}\n"
+					  "%any = aten::any(%m) -> bool[]\n%some = aten::is_nonzero(%any) -> bool = true {host}\n";
+	const char *late = "%all = aten::all(%m) -> bool[]\n%full = aten::is_nonzero(%all) -> bool = true {host}\n"
+					   "%any = aten::any(@yes) -> bool[]\n%some = aten::is_nonzero(%any) -> bool = true {host}\n";
+	check_order_of(two, NONE, NONE, 6, "all is_nonzero any is_nonzero relu sin cos ");
+	check_order_of(two, 2, NONE, 6, "all is_nonzero any is_nonzero relu sin cos ");
+	check_order_of(two, 1, 1, 4, "all is_nonzero relu sin any is_nonzero cos ");
+	check_order_of(two, 0, 0, 2, "");
+	check_order_of(late, NONE, 1, 4, "all is_nonzero relu sin any is_nonzero cos ");
+	check_order_of("", 0, NONE, 2, "");
 }
 
 /* The operators of the plan with guards first, as far as the first node can decide them; "": none. */
@@ -130,7 +151,7 @@ static void a_long_chain_of_guards_takes_no_time(void **state)
 	OK(strbuf_take(&text, &made));
 	plan *p = load_ok(made), *q = NULL;
 	node_id cut = 2;
-	OK(guards_early(p, &cut, &q));
+	OK(guards_early(p, &cut, &(uint32_t){NONE}, &q));
 	plan_free(q);
 	plan_free(p);
 	mem_free(made);
@@ -145,6 +166,7 @@ int main(void)
 		cmocka_unit_test(what_needs_a_weight_of_the_suffix_stays),
 		cmocka_unit_test(what_the_suffix_reads_stays_with_what_comes_after_it),
 		cmocka_unit_test(two_questions_about_one_value_go_together),
+		cmocka_unit_test(no_more_guards_go_first_than_in_other_variants),
 		cmocka_unit_test(a_first_stage_decides_what_only_computes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

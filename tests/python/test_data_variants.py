@@ -658,6 +658,76 @@ def test_a_suffix_takes_what_it_needs_of_a_boundary_whatever_else_crosses(batch:
         assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
 
 
+class Picks(nn.Module):
+    """Asks about activations behind the cut. Where the answers are yes, what was asked about is read once more, and
+    cannot be decided by the prefix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.relu = nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.relu(self.first(x))
+        whole, big = mask.all(), x > 1
+        x = x * whole if bool(whole) else x - 1
+        x = x * big if bool(big.any()) else x + 1
+        return self.last(x)
+
+
+PICKS = [(X * a, b) for a, b in itertools.product([3.0, 0.0], [FULL, PADDED])]
+
+
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known"])
+@sizes
+def test_variants_leave_equal_questions_to_the_suffix(first: int, known: bool, batch: Any, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = Picks().eval()
+    examples = PICKS[first:] + PICKS[:first]
+    calls = PICKS + PICKS[::-1] + PICKS[1::2] + PICKS[::2]
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=batch)
+    more = examples[1:] if known else []
+    with torch.no_grad():
+        runtime = cleave.prepare_split(model, example_inputs=examples[0], split=spec, variants=more)
+        for i, inputs in enumerate(calls):
+            assert torch.equal(runtime.run_suffix(runtime.run_prefix(*inputs)), model(*inputs)), f"call {i}"
+        assert len(runtime.variants) <= (6 if batch is None else 16)
+        prefix, suffix = (cleave.load(path) for path in runtime.save(tmp_path / "halves", prove="none"))
+        plan = cleave.capture(model, examples[0], variants=examples[1:])
+        plan.save(tmp_path / "whole.clv")
+        cleave.load(tmp_path / "whole.clv").split("after:relu", tmp_path / "p.clv", tmp_path / "s.clv")
+        cut = [cleave.load(tmp_path / name) for name in ("p.clv", "s.clv")]
+        for i, inputs in enumerate(calls):
+            for a, b in ((prefix, suffix), cut):
+                wire = cleave.BoundaryPayload.from_bytes(a.run_prefix(*inputs).to_bytes())
+                assert torch.equal(b.run_suffix(wire), model(*inputs)), f"call {i}"
+
+
+class Expert(nn.Module):
+    """Reads a number from its activations: none and one are special, and may be those of the example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.relu = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.first(x))
+        return self.last(x + self.last.weight[int(x.mean(0).argmax())])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_example_whose_number_the_other_sizes_do_not_have_gets_a_plan_of_its_own(seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = Expert().eval(), torch.randn(4, 8)
+    spec = cleave.SplitSpec(boundary="after:relu", dynamic_batch=(1, 16))
+    with torch.no_grad():
+        plan = cleave.capture(model, x, dynamic_batch=(1, 16))
+        runtime = cleave.prepare_split(model, example_inputs=x, split=spec)
+        for inputs in (x, *(torch.randn(n, 8) for n in (4, 2, 7, 16, 4)), x):
+            assert torch.equal(plan(inputs), model(inputs))
+            assert torch.equal(runtime.run_suffix(runtime.run_prefix(inputs)), model(inputs))
+
+
 def test_a_loop_goes_on_until_its_data_says_so() -> None:
     model = nn.Linear(4, 4)
     nn.init.eye_(model.weight)
