@@ -14,7 +14,7 @@ static int64_t rounded(int64_t n)
 /* So many rows of scores fit into the second level of the cache. The number of keys decides alone. */
 static int64_t rows_for(int64_t keys)
 {
-	return keys <= 1024 ? 48 : keys <= 4096 ? 24 : 12;
+	return keys <= 256 ? 64 : keys <= 1024 ? 48 : keys <= 4096 ? 24 : 12;
 }
 
 clv_status attention_plan(attention *a, const native_kernels *k, int threads)
@@ -25,6 +25,8 @@ clv_status attention_plan(attention *a, const native_kernels *k, int threads)
 		a->batches *= a->batch[d];
 	a->rows = rows_for(a->keys);
 	a->blocks = (a->queries + a->rows - 1) / a->rows;
+	if (!a->causal && a->blocks) /* as even as can be */
+		a->rows = (a->queries + a->blocks - 1) / a->blocks;
 	a->direct = (a->v.col == 1 || a->values == 1) && a->values % k->vector == 0;
 	if (!a->direct)
 		values = product_packed(k->gemm_cols, a->keys, a->values);
@@ -102,17 +104,19 @@ static void do_block(const job *j, const pair *p, int64_t batch, int64_t first)
 			mask = attention_offset(a, a->mask.batch, batch) + first * a->mask.row;
 	float *out = r->out + attention_offset(a, a->out.batch, batch) + first * a->out.row, scales[64];
 	score(j, p, r->q + attention_offset(a, a->q.batch, batch) + first * a->q.row, rows, keys);
-	for (int64_t i = 0; i < rows; i++) {
-		attention_row x = {.n = keys, .sees = a->causal ? least(keys, first + i + 1) : keys, .scale = a->scale};
-		x.kind = a->kind;
-		x.mask = a->kind == MASK_NONE ? NULL : (const char *)r->mask + (mask + i * a->mask.row) * flag;
-		x.mask_col = a->mask.col;
-		scales[i] = r->kernels->attention_row(p->scores + i * rounded(a->keys), &x);
-	}
+	attention_rows x = {.rows = rows, .n = keys, .pitch = rounded(a->keys), .sees = keys, .scale = a->scale};
+	if (a->causal)
+		x.sees = first + 1, x.more = 1;
+	if (a->kind != MASK_NONE)
+		x.mask = (const char *)r->mask + mask * flag;
+	x.kind = a->kind, x.mask_row = a->mask.row, x.mask_col = a->mask.col;
+	r->kernels->attention_rows(p->scores, &x, scales);
 	weigh(j, p, out, rows, keys);
-	for (int64_t i = 0; i < rows; i++)
+	for (int64_t i = 0; i < rows; i++, out += a->out.row) {
+		float scale = scales[i];
 		for (int64_t c = 0; c < a->values; c++)
-			out[i * a->out.row + c] = scales[i] == 0 ? a->nothing : out[i * a->out.row + c] * scales[i];
+			out[c] = scale == 0 ? a->nothing : out[c] * scale;
+	}
 }
 
 static void do_blocks(void *ctx, int64_t first, int64_t end, int thread)

@@ -11,6 +11,7 @@ typedef struct run_state {
 	char *const *data;
 	const chain_block *block;     /* NULL: none */
 	char *at[CHAIN_REGS];         /* per register: its elements of this tile */
+	int64_t pitch[CHAIN_REGS];    /* from one of its rows to the next */
 	int64_t filled[CHAIN_REGS];   /* rows of those that are the same in every row; 0: none */
 	int64_t row, rows, col, cols; /* the tile */
 	int bad;
@@ -244,10 +245,13 @@ static char *row_at(const run_state *s, unsigned r, const row_place *p, int64_t 
 	return s->data[r] + (row_offset(s->c, g, s->row + i) + s->col * p->stride) * bytes;
 }
 
-static bool as_tile(const run_state *s, unsigned r, const row_place *p)
+enum { LONG_ROWS = 32 }; /* from so many columns on steps go row by row rather than rows into a buffer */
+
+/* Steps work on it where it is. */
+static bool stays(const run_state *s, unsigned r, const row_place *p)
 {
 	int64_t cols = columns(s, r);
-	return (p->stride == 1 || cols == 1) && (s->rows == 1 || (p->even && p->pitch == cols));
+	return (p->stride == 1 || cols == 1) && (s->rows == 1 || (p->even && (p->pitch == cols || cols >= LONG_ROWS)));
 }
 
 /* Few columns and many rows: column by column is faster. */
@@ -286,44 +290,65 @@ static bool is_there(run_state *s, unsigned r)
 	return false;
 }
 
+/* Finds its rows, or brings them into its buffer. */
 static void load(run_state *s, unsigned r)
 {
-	row_place p = place_of(s, r);
-	if (as_tile(s, r, &p)) {
-		s->at[r] = p.first;
-		return;
-	}
+	const chain_reg *g = &s->c->regs[r];
 	s->at[r] = buffer(s, r);
-	if (!is_there(s, r))
+	s->pitch[r] = columns(s, r);
+	if (!in_memory(g))
+		return;
+	row_place p = place_of(s, r);
+	if (stays(s, r, &p)) {
+		s->at[r] = p.first;
+		s->pitch[r] = s->rows == 1 ? s->pitch[r] : p.pitch;
+	} else if (g->kind == REG_INPUT && !is_there(s, r)) {
 		move_rows(s, r, &p, true);
+	}
+}
+
+static void store(run_state *s, unsigned r)
+{
+	if (s->c->regs[r].kind != REG_OUTPUT || s->at[r] != buffer(s, r))
+		return;
+	row_place p = place_of(s, r);
+	move_rows(s, r, &p, false);
+}
+
+static bool is_dense(const run_state *s, unsigned r)
+{
+	return s->pitch[r] == columns(s, r);
+}
+
+static char *step_row(const run_state *s, unsigned r, int64_t i)
+{
+	return s->at[r] + i * s->pitch[r] * (int64_t)number_bytes((number_type)s->c->regs[r].type);
+}
+
+/* All rows at once where they have no gaps. Weights of norms are those of the first row. */
+static void run_step(run_state *s, const chain_step *t)
+{
+	bool along = t->op >= CHAIN_OPS,
+		 once = is_dense(s, t->out) && is_dense(s, t->a) && (along || (is_dense(s, t->b) && is_dense(s, t->c)));
+	int64_t rows = once ? s->rows : 1, n = rows * columns(s, t->out);
+	for (int64_t i = 0; i < s->rows; i += rows) {
+		char *out = step_row(s, t->out, i), *a = step_row(s, t->a, i);
+		if (along)
+			row_step_run(s->c->k, t, out, a, s->at[t->b], s->at[t->c], rows, s->cols);
+		else
+			t->run(out, a, step_row(s, t->b, i), step_row(s, t->c, i), n, &s->bad);
+	}
 }
 
 static void run_tile(run_state *s)
 {
 	const chain *c = s->c;
-	for (unsigned r = 0; r < c->nregs; r++) {
-		if (c->regs[r].kind == REG_INPUT)
-			load(s, r);
-		if (c->regs[r].kind == REG_OUTPUT) {
-			row_place p = place_of(s, r);
-			s->at[r] = as_tile(s, r, &p) ? p.first : buffer(s, r);
-		}
-	}
-	for (unsigned i = 0; i < c->nsteps; i++) {
-		const chain_step *t = &c->steps[i];
-		int64_t n = s->rows * columns(s, t->out);
-		if (t->op >= CHAIN_OPS)
-			row_step_run(c->k, t, s->at[t->out], s->at[t->a], s->at[t->b], s->at[t->c], s->rows, s->cols);
-		else
-			t->run(s->at[t->out], s->at[t->a], s->at[t->b], s->at[t->c], n, &s->bad);
-	}
-	for (unsigned r = 0; r < c->nregs; r++) {
-		if (c->regs[r].kind != REG_OUTPUT)
-			continue;
-		row_place p = place_of(s, r);
-		if (!as_tile(s, r, &p))
-			move_rows(s, r, &p, false);
-	}
+	for (unsigned r = 0; r < c->nregs; r++)
+		load(s, r);
+	for (unsigned i = 0; i < c->nsteps; i++)
+		run_step(s, &c->steps[i]);
+	for (unsigned r = 0; r < c->nregs; r++)
+		store(s, r);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------------------ */

@@ -102,13 +102,14 @@ typedef enum mask_kind {
 	MASK_FLAGS
 } mask_kind; /* floats are added; flags that are false hide */
 
-typedef struct attention_row {
-	int64_t n, sees; /* scores; those from `sees` on are hidden */
+typedef struct attention_rows {
+	int64_t rows, n, pitch; /* scores of a row, floats from one row to the next */
+	int64_t sees, more;     /* scores from `sees` on are hidden; of every further row, from so many more */
 	float scale;
 	mask_kind kind;
 	const void *mask;
-	int64_t mask_col; /* stride */
-} attention_row;
+	int64_t mask_row, mask_col; /* strides */
+} attention_rows;
 
 /* ---- the table ------------------------------------------------------------------------------------------------------ */
 
@@ -138,9 +139,9 @@ typedef struct native_kernels {
 	void (*gemm)(const gemm_block *g);
 	/* Packs K×N elements into panels of `cols` columns, whatever the set's own are. */
 	void (*gemm_pack)(int cols, int64_t k, int64_t n, const float *b, int64_t b_k, int64_t b_n, float *out);
-	/* Scores become exp(score - the largest one); gives what makes their sum 1, or 0 if all are hidden. There is memory for a
-	   multiple of 16 of them. */
-	float (*attention_row)(float *row, const attention_row *r);
+	/* Scores become exp(score - the largest one of the row); scales: what makes the sum of each row 1, or 0 if all are hidden.
+	   Rows have memory for a multiple of 16 scores. */
+	void (*attention_rows)(float *scores, const attention_rows *r, float *scales);
 	/* Items first … end-1. */
 	void (*move)(const move *m, const char *from, char *to, int64_t first, int64_t end);
 } native_kernels;

@@ -201,12 +201,13 @@ typedef struct weighing_run {
 static float weigh_row(const weighing_run *r, int64_t batch, int64_t head, int64_t query, float *row)
 {
 	const weighing *w = r->w;
-	attention_row x = {
-		.n = w->keys, .sees = w->keys, .scale = w->scale, .kind = w->mask == NONE ? MASK_NONE : MASK_FLAGS};
+	attention_rows x = {
+		.rows = 1, .n = w->keys, .sees = w->keys, .scale = w->scale, .kind = w->mask == NONE ? MASK_NONE : MASK_FLAGS};
 	x.mask_col = w->mask_at[3];
 	if (w->mask != NONE)
 		x.mask = r->f->t[w->mask].data + batch * w->mask_at[0] + head * w->mask_at[1] + query * w->mask_at[2];
-	float scale = r->f->k->attention_row(row, &x);
+	float scale;
+	r->f->k->attention_rows(row, &x, &scale);
 	return scale == 0 ? NAN : scale;
 }
 

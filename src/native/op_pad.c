@@ -63,6 +63,7 @@ static clv_status lower_pad(lowering *l, node_id n)
 	nt form;
 	slot in;
 	const int64_t *map[NT_DIMS] = {0};
+	bool any = false;
 	TRY(low_tensor(l, n, 0, &in));
 	TRY(low_ints(l, n, 1, 2 * NT_DIMS, pad, &count));
 	if (mode == PAD_CONSTANT)
@@ -82,10 +83,11 @@ static clv_status lower_pad(lowering *l, node_id n)
 		    out != form.size[d])
 			return fail(CLV_E_UNSUPPORTED, "dimension %u of the result does not have the size that the padding gives",
 			            d);
+		any |= before || after;
 		if (before || after)
 			TRY(map_of(l, mode, x.size[d], before, out, &map[d]));
 	}
-	return low_place(l, n, in, map, fill);
+	return any ? low_place(l, n, in, map, fill) : low_same(l, n, 0, in);
 }
 
 #define PAD(op, mode)                                                                                                  \

@@ -313,10 +313,12 @@ static double known_size(const finder *f, expr_id size)
 	return expr_is_const(f->e->p, size, &k) ? (double)k : 0;
 }
 
-/* On the CPU the operator goes through scores in blocks, which pays where a head's scores are many; windows of 49
-   took longer. */
+/* On the CPU torch's operator goes through scores in blocks, which pays where a head's scores are many; windows of 49
+   took longer. An engine of groups has its own. */
 static bool is_worth_it(const finder *f, const spelt *a)
 {
+	if (f->s->groups)
+		return true;
 	double rows = known_size(f, dim_of(f->e, a->q, 2)), columns = known_size(f, dim_of(f->e, a->k, a->turned ? 3 : 2));
 	return is_cuda(f->e, a->q) ? is_aligned(f->e, a->q) : rows * columns >= MANY_SCORES;
 }

@@ -47,9 +47,14 @@ INLINE void store(const strip *s, float *c, int64_t col, vf sum)
 static void store_part(const strip *s, float *c, int64_t col, int64_t cols, const float *sum, int rows, int width)
 {
 	for (int i = 0; i < rows; i++, c += s->c_row, sum += width)
-		for (int64_t j = 0; j < cols; j++) {
-			float x = s->more ? c[j] + sum[j] : sum[j];
-			c[j] = s->bias ? x + s->bias[col + j] : x;
+		for (int64_t j = 0; j < cols; j += VF) {
+			int64_t n = cols - j < VF ? cols - j : VF;
+			vf x = vf_load(sum + j);
+			if (s->more)
+				x = vf_load_n(c + j, n) + x;
+			if (s->bias)
+				x = x + vf_load_n(s->bias + col + j, n);
+			vf_store_n(c + j, x, n);
 		}
 }
 
@@ -300,27 +305,38 @@ INLINE void transpose(vf *v)
 	SWAP_BLOCKS(1)
 }
 
-/* VF elements of K of VF columns, each column without gaps. */
-static void pack_square(const float *b, int64_t b_n, float *out, int64_t width)
+/* At most VF elements of K of at most VF columns, each column without gaps. */
+static void pack_square(int64_t k, int64_t cols, const float *b, int64_t b_n, float *out, int64_t width)
 {
 	vf v[VF];
 	UNROLLED (i, VF)
-		v[i] = vf_load(b + i * b_n);
+		v[i] = i >= cols ? vf_zero() : k < VF ? vf_load_n(b + i * b_n, k) : vf_load(b + i * b_n);
 	transpose(v);
 	UNROLLED (i, VF)
-		vf_store(out + i * width, v[i]);
+		if (i < k)
+			vf_store(out + i * width, v[i]);
+}
+
+static void pack_row(int64_t there, const float *b, int64_t b_n, float *out)
+{
+	for (int64_t j = 0; j < there; j++)
+		out[j] = b[j * b_n];
 }
 
 static void pack_panel(int64_t k, int64_t there, int64_t width, const float *b, int64_t b_k, int64_t b_n, float *out)
 {
-	int64_t i = 0;
-	for (; b_k == 1 && there == width && width % VF == 0 && i + VF <= k; i += VF)
-		for (int64_t j = 0; j < width; j += VF)
-			pack_square(b + i + j * b_n, b_n, out + i * width + j, width);
-	for (; i < k; i++) {
-		for (int64_t j = 0; j < there; j++)
-			out[i * width + j] = b[i * b_k + j * b_n];
-		memset(out + i * width + there, 0, (size_t)(width - there) * sizeof *out);
+	if (b_k == 1 && width % VF == 0) {
+		for (int64_t i = 0; i < k; i += VF)
+			for (int64_t j = 0; j < width; j += VF)
+				pack_square(k - i, there - j, b + i + j * b_n, b_n, out + i * width + j, width);
+		return;
+	}
+	for (int64_t i = 0; i < k; i++, b += b_k, out += width) {
+		if (b_n == 1)
+			pack_row(there, b, 1, out);
+		else
+			pack_row(there, b, b_n, out);
+		memset(out + there, 0, (size_t)(width - there) * sizeof *out);
 	}
 }
 

@@ -59,7 +59,7 @@ static inline __attribute__((always_inline)) int64_t panel_bytes(const panel_typ
 
 void ISA(gemm)(const gemm_block *g);
 void ISA(gemm_pack)(int cols, int64_t k, int64_t n, const float *b, int64_t b_k, int64_t b_n, float *out);
-float ISA(attention_row)(float *row, const attention_row *r);
+void ISA(attention_rows)(float *scores, const attention_rows *r, float *scales);
 
 void ISA(move)(const move *m, const char *from, char *to, int64_t first, int64_t end);
 

@@ -285,15 +285,38 @@ static inline vf vf_silu(vf x)
 	return x / (vf_exp(-x) + 1.0f);
 }
 
-static inline vf vf_gelu(vf x)
+/* 2^x to 2^-23 of it, for |x| <= 150. */
+static inline vf vf_exp2_short(vf x)
 {
-	return x * 0.5f * (vf_erf(x * 0.707106769f) + 1.0f);
+	vf n = vf_round(x), r = x - n;
+	vf p = vf_set1(0.00132647273f);
+	p = vf_fma(p, r, vf_set1(0.00967151299f));
+	p = vf_fma(p, r, vf_set1(0.0555073358f));
+	p = vf_fma(p, r, vf_set1(0.240222424f));
+	p = vf_fma(p, r, vf_set1(0.693147004f));
+	return vf_scale(vf_fma(p, r, vf_set1(1.0f)), n);
 }
 
+/* x/2 (1 + erf(x / sqrt 2)). With a = |x|, 1 - erf(a / sqrt 2) is 2^(-a q(a)). */
+static inline vf vf_gelu(vf x)
+{
+	vf a = vf_abs(x), q = vf_set1(2.5721704e-06f);
+	q = vf_fma(q, a, vf_set1(-3.65677873e-05f));
+	q = vf_fma(q, a, vf_set1(0.00017448684f));
+	q = vf_fma(q, a, vf_set1(0.000161104078f));
+	q = vf_fma(q, a, vf_set1(-0.00708966299f));
+	q = vf_fma(q, a, vf_set1(0.0525107111f));
+	q = vf_fma(q, a, vf_set1(0.459204569f));
+	q = vf_fma(q, a, vf_set1(1.1511055f));
+	vf e = vf_exp2_short(-vf_between(a * q, 0.0f, 150.0f));
+	return x * 0.5f * vf_select((vi)(x < 0.0f), e, 2.0f - e);
+}
+
+/* x/2 (1 + tanh(y)) = x / (1 + e^-2y), y = sqrt(2 / pi) (x + 0.044715 x^3). */
 static inline vf vf_gelu_tanh(vf x)
 {
-	vf inner = (x + x * x * x * 0.044715f) * 0.797884583f;
-	return x * 0.5f * (vf_tanh(inner) + 1.0f);
+	vf y = x * vf_fma(x * x, vf_set1(-0.10294324f), vf_set1(-2.3022082f)); /* -2 y / ln 2 */
+	return x / (vf_exp2_short(vf_between(y, -150.0f, 150.0f)) + 1.0f);
 }
 
 static inline vf vf_softplus(vf x, vf beta, vf threshold)

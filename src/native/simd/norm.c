@@ -15,45 +15,39 @@ static void store_to(float *p, vf v, int64_t i, int64_t n)
 		vf_store(p + i, v);
 }
 
+/* The sum of e^(x - top), whose terms go to y where that is not NULL. */
 static double exp_row(const float *x, float *y, int64_t n, float top)
 {
 	double sum = 0;
 	for (int64_t at = 0; at < n; at += ROW_CHUNK) {
-		int64_t end = n - at < ROW_CHUNK ? n : at + ROW_CHUNK;
+		int64_t end = n - at < ROW_CHUNK ? n : at + ROW_CHUNK, i = at;
 		vf acc = vf_zero();
-		for (int64_t i = at; i < end; i += VF) {
-			vf e = vf_exp(load_from(x, i, end) - top);
-			store_to(y, e, i, end);
-			acc += load_from(y, i, end);
+		for (; i + VF <= end; i += VF) {
+			vf e = vf_exp(vf_load(x + i) - top);
+			if (y)
+				vf_store(y + i, e);
+			acc += e;
+		}
+		if (i < end) {
+			vf e = vf_exp(vf_load_n(x + i, end - i) - top);
+			if (y)
+				vf_store_n(y + i, e, end - i);
+			acc += vf_first(e, end - i);
 		}
 		sum += (double)vf_sum(acc);
 	}
 	return sum;
 }
 
+/* x and y may be the same. */
 void ISA(softmax_rows)(const float *x, float *y, int64_t rows, int64_t n, bool log)
 {
 	for (int64_t r = 0; r < rows; r++, x += n, y += n) {
-		float top = row_max(x, n), sum;
-		/* The sum is taken before y is written for good: x and y may be the same. */
-		if (log) {
-			double total = 0;
-			for (int64_t i = 0; i < n; i += VF) {
-				int64_t m = n - i < VF ? n - i : VF;
-				float part[VF];
-				vf_store(part, vf_exp(load_from(x, i, n) - top));
-				for (int64_t k = m; k < VF; k++)
-					part[k] = 0;
-				total += (double)vf_sum(vf_load(part));
-			}
-			sum = logf((float)total);
-			for (int64_t i = 0; i < n; i += VF)
-				store_to(y, load_from(x, i, n) - top - sum, i, n);
-			continue;
-		}
-		sum = 1.0f / (float)exp_row(x, y, n, top);
+		float top = row_max(x, n);
+		float sum = (float)exp_row(x, log ? NULL : y, n, top);
+		sum = log ? logf(sum) : 1.0f / sum;
 		for (int64_t i = 0; i < n; i += VF)
-			store_to(y, load_from(y, i, n) * sum, i, n);
+			store_to(y, log ? (vf)(load_from(x, i, n) - top - sum) : (vf)(load_from(y, i, n) * sum), i, n);
 	}
 }
 

@@ -15,14 +15,13 @@ static float reduce_row(reduce_op op, const float *x, int64_t n)
 /* The smallest is the negative of the largest negative. */
 static float row_min(const float *p, int64_t n)
 {
-	float last[VF];
 	vf top = vf_set1(-p[0]);
 	int64_t i = 0;
 	for (; i + VF <= n; i += VF)
 		top = vf_max(-vf_load(p + i), top);
-	for (int64_t k = 0; k < VF; k++)
-		last[k] = i + k < n ? -p[i + k] : -p[0];
-	return -vf_top(vf_max(vf_load(last), top));
+	if (i < n)
+		top = vf_max(-vf_load_or(p + i, n - i, p[0]), top);
+	return -vf_top(top);
 }
 
 void ISA(reduce_rows)(reduce_op op, const float *x, int64_t rows, int64_t n, float *out)

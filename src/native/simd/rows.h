@@ -6,7 +6,7 @@
 
 enum { ROW_CHUNK = 64 * VF }; /* elements that are summed in floats before the sum goes to a double */
 
-/* The sum of `expression` of x, which must be 0 for x = 0 in the last, partly filled vector. */
+/* The sum of `expression` of x. */
 #define ROW_SUM(name, expression)                                                                                      \
 	static inline double row_##name(const float *p, int64_t n, float by)                                               \
 	{                                                                                                                  \
@@ -22,12 +22,8 @@ enum { ROW_CHUNK = 64 * VF }; /* elements that are summed in floats before the s
 				}                                                                                                      \
 			for (; i < end; i += VF) {                                                                                 \
 				int64_t m = end - i < VF ? end - i : VF;                                                               \
-				vf x = vf_load_n(p + i, m), y = (expression);                                                          \
-				float part[VF];                                                                                        \
-				vf_store(part, y);                                                                                     \
-				for (int64_t k = m; k < VF; k++)                                                                       \
-					part[k] = 0;                                                                                       \
-				acc[0] += vf_load(part);                                                                               \
+				vf x = vf_load_n(p + i, m);                                                                            \
+				acc[0] += vf_first((expression), m);                                                                   \
 			}                                                                                                          \
 			sum += (double)vf_sum((acc[0] + acc[1]) + (acc[2] + acc[3]));                                              \
 		}                                                                                                              \
@@ -41,14 +37,13 @@ ROW_SUM(deviations, (x - by) * (x - by))
 /* nan if there is one. n > 0. */
 static inline float row_max(const float *p, int64_t n)
 {
-	float last[VF];
 	vf top = vf_set1(p[0]);
 	int64_t i = 0;
 	for (; i + VF <= n; i += VF)
 		top = vf_max(vf_load(p + i), top);
-	for (int64_t k = 0; k < VF; k++)
-		last[k] = i + k < n ? p[i + k] : p[0];
-	return vf_top(vf_max(vf_load(last), top));
+	if (i < n)
+		top = vf_max(vf_load_or(p + i, n - i, p[0]), top);
+	return vf_top(top);
 }
 
 #endif

@@ -87,16 +87,27 @@ static inline vf vf_fma(vf a, vf b, vf c)
 #endif
 }
 
-/* The first n floats, 0 <= n <= VF; the rest is 0, and memory behind them is not touched. */
-static inline vf vf_load_n(const float *p, int64_t n)
+/* The first n floats, 0 <= n <= VF, and `rest` in the other lanes; memory behind them is not touched. */
+static inline vf vf_load_or(const float *p, int64_t n, float rest)
 {
+	vf v = vf_set1(rest);
 #if defined(NATIVE_AVX512)
-	return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+	return _mm512_mask_loadu_ps(v, (__mmask16)((1u << n) - 1), p);
 #else
-	vf v = vf_zero();
 	memcpy(&v, p, (size_t)n * sizeof *p);
 	return v;
 #endif
+}
+
+static inline vf vf_load_n(const float *p, int64_t n)
+{
+	return vf_load_or(p, n, 0);
+}
+
+/* 0 in the lanes from n on. */
+static inline vf vf_first(vf v, int64_t n)
+{
+	return vf_load_n((const float *)&v, n);
 }
 
 /* VF numbers of 16 bits, widened. */
@@ -163,7 +174,13 @@ static inline vi vf_isnan(vf v)
 /* As torch: nan where either is. */
 static inline vf vf_max(vf a, vf b)
 {
+#if defined(NATIVE_AVX512)
+	vf m = _mm512_max_ps(a, b);
+#elif defined(NATIVE_AVX2)
+	vf m = _mm256_max_ps(a, b);
+#else
 	vf m = vf_select((vi)(a > b), a, b);
+#endif
 	return vf_select(vf_isnan(a), a, m);
 }
 
@@ -198,25 +215,41 @@ static inline vf vf_round(vf a)
 	return (a + magic) - magic;
 }
 
+/* Lane i is that of lane i + n. */
+#define TURNED4(i, n) ((i) + (n)) % VF, ((i) + (n) + 1) % VF, ((i) + (n) + 2) % VF, ((i) + (n) + 3) % VF
+#if defined(NATIVE_AVX512)
+#define TURNED(v, n) __builtin_shufflevector(v, v, TURNED4(0, n), TURNED4(4, n), TURNED4(8, n), TURNED4(12, n))
+#elif defined(NATIVE_AVX2)
+#define TURNED(v, n) __builtin_shufflevector(v, v, TURNED4(0, n), TURNED4(4, n))
+#else
+#define TURNED(v, n) __builtin_shufflevector(v, v, TURNED4(0, n))
+#endif
+
 /* Sums and maxima over a vector halve it, so their order is that of the set. */
 static inline float vf_sum(vf v)
 {
-	float x[VF];
-	vf_store(x, v);
-	for (int n = VF / 2; n > 0; n /= 2)
-		for (int i = 0; i < n; i++)
-			x[i] += x[i + n];
-	return x[0];
+#if defined(NATIVE_AVX512)
+	v = v + TURNED(v, 8);
+#endif
+#if defined(NATIVE_AVX512) || defined(NATIVE_AVX2)
+	v = v + TURNED(v, 4);
+#endif
+	v = v + TURNED(v, 2);
+	v = v + TURNED(v, 1);
+	return v[0];
 }
 
 static inline float vf_top(vf v) /* nan if there is one */
 {
-	float x[VF], top;
-	vf_store(x, v);
-	top = x[0];
-	for (int i = 1; i < VF; i++)
-		top = x[i] > top || x[i] != x[i] ? x[i] : top;
-	return top;
+#if defined(NATIVE_AVX512)
+	v = vf_max(v, TURNED(v, 8));
+#endif
+#if defined(NATIVE_AVX512) || defined(NATIVE_AVX2)
+	v = vf_max(v, TURNED(v, 4));
+#endif
+	v = vf_max(v, TURNED(v, 2));
+	v = vf_max(v, TURNED(v, 1));
+	return v[0];
 }
 
 #endif

@@ -27,6 +27,6 @@ const native_kernels ISA(native_kernels) = {
 	.gemm_cols = GEMM_COLS,
 	.gemm = ISA(gemm),
 	.gemm_pack = ISA(gemm_pack),
-	.attention_row = ISA(attention_row),
+	.attention_rows = ISA(attention_rows),
 	.move = ISA(move),
 };
