@@ -13,7 +13,7 @@
 enum {
 	MOST_TEXT = 1 << 14,
 	MOST_NODES = 64,
-	MOST_DIMS = 8,
+	RUN_DIMS = 8,
 	MOST_INPUTS = 16,
 	MOST_OUTPUTS = 16,
 	ELEMENTS = 1 << 12,
@@ -61,7 +61,7 @@ static const void *numbers_of(uint8_t type)
 /* ---- a file around the plan ---------------------------------------------------------------------------------------- */
 
 typedef struct sizes {
-	int64_t at[MOST_DIMS], strides[MOST_DIMS];
+	int64_t at[RUN_DIMS], strides[RUN_DIMS];
 	uint32_t n;
 } sizes;
 
@@ -71,7 +71,7 @@ static bool sizes_of(const plan *p, value_id v, sizes *out)
 	const value *x = &p->values.at[v];
 	int64_t step = 1;
 	out->n = x->ndim;
-	if (x->type != TYPE_TENSOR || x->ndim > MOST_DIMS || x->strides != NONE)
+	if (x->type != TYPE_TENSOR || x->ndim > RUN_DIMS || x->strides != NONE)
 		return false;
 	for (uint32_t d = x->ndim; d-- > 0;) {
 		if (!expr_is_const(p, p->dims.at[x->shape + d], &out->at[d]) || out->at[d] < 0 || out->at[d] > ELEMENTS)
@@ -150,9 +150,9 @@ static uint8_t dtype_of(const char *name)
 static clv_status make_input(const clv_runtime *r, uint32_t i, clv_tensor **out)
 {
 	clv_port port = {.size = sizeof port};
-	int64_t at[MOST_DIMS], count = 1;
+	int64_t at[RUN_DIMS], count = 1;
 	TRY(clv_runtime_input(r, i, &port));
-	if (port.ndim > MOST_DIMS)
+	if (port.ndim > RUN_DIMS)
 		return fail(CLV_E_INVALID, "too many dimensions");
 	for (uint32_t d = 0; d < port.ndim; d++) {
 		char *end;
