@@ -74,7 +74,11 @@ SLOW = np.ones((512, 512), np.float32)
 
 
 def test_tokens_say_who_may_call_what(folder, model, tmp_path):
-    lines = [f"{hashed('all').upper()} name=all", f"{hashed('net')} models=net", f"{hashed('ops')} admin # not a comment"]
+    lines = [
+        f"{hashed('all').upper()} name=all",
+        f"{hashed('net')} models=net",
+        f"{hashed('ops')} admin # not a comment",
+    ]
     tokens = tmp_path / "tokens"
     tokens.write_text("# who may call\n" + "\n".join(lines[:2]) + "\n")
     files = [folder / "net.clv", folder / "suffix.clv"]
