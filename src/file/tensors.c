@@ -41,10 +41,13 @@ clv_status memory_load(const payload *p, uint32_t memory, tensor_memory **out)
 	const payload_memory *m = &p->memories.at[memory];
 	if (m->nbytes > SIZE_MAX - m->lead)
 		return fail(CLV_E_OVERFLOW, "a memory has more than 2^64 bytes");
-	TRY(tensor_memory_new(m->nbytes + m->lead, out));
-	clv_status st = m->nbytes ? payload_fill(p, memory, (*out)->base + m->lead) : CLV_OK;
-	if (st != CLV_OK)
-		tensor_memory_unref(*out);
+	tensor_memory *made;
+	TRY(tensor_memory_new(m->nbytes + m->lead, &made));
+	clv_status st = m->nbytes ? payload_fill(p, memory, made->base + m->lead) : CLV_OK;
+	if (st == CLV_OK)
+		*out = made;
+	else
+		tensor_memory_unref(made);
 	return st;
 }
 
