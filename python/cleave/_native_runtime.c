@@ -320,12 +320,12 @@ static PyObject *runtime_py_run(RuntimeObject *o, PyObject *args)
 	call_begin(&k);
 	if (!take(&k, args, "C|I", &inputs, &n, &i))
 		return call_end(&k, NULL);
+	if (i != NONE && i >= o->of->plans.n)
+		return call_end(&k, PyErr_Format(PyExc_IndexError, "there is no plan %u", i));
 	RuntimeCall c = {.r = o->of, .call = {.inputs = inputs, .version = &version}};
 	clv_status st;
 	if (i == NONE)
 		st = runtime_serve(o->of, inputs, n, run_plan, &c);
-	else if (i >= o->of->plans.n)
-		st = fail(CLV_E_INVALID, "there is no plan %u", i);
 	else if (n != o->of->plans.at[i].of.v.inputs.n)
 		st = fail(CLV_E_INPUT, "the plan takes %u inputs, the call has %u", o->of->plans.at[i].of.v.inputs.n, n);
 	else if ((st = runtime_check_asked(o->of, i, inputs)) == CLV_OK)

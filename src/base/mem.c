@@ -45,7 +45,7 @@ void *mem_pages(size_t size)
 {
 	size_t page = size < HUGE_PAGE ? PAGE : HUGE_PAGE;
 	void *at = NULL;
-	if (must_fail() || posix_memalign(&at, page, size) != 0)
+	if (must_fail() || size > PTRDIFF_MAX || posix_memalign(&at, page, size) != 0)
 		return NULL;
 #ifdef MADV_HUGEPAGE
 	if (page == HUGE_PAGE)
