@@ -76,7 +76,8 @@ def main() -> int:
     parser.add_argument("--cet", action="store_true")
     parser.add_argument("--installed", action="store_true")
     args = parser.parse_args()
-    skipped = {"sanitize", "address", "undefined", "fuzz", "coverage", "wheel", "peers", "CMakeFiles"}  # not ours, or builds of their own
+    # not ours, or builds of their own
+    skipped = {"sanitize", "address", "undefined", "fuzz", "coverage", "wheel", "peers", "CMakeFiles"}
     files = (p for p in sorted(args.folder.rglob("*")) if not skipped & set(p.relative_to(args.folder).parts))
     found = [p for p in files if is_elf(p)]
     wrong = [w for p in found for w in wrong_paths(p, args.installed)]
