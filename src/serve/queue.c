@@ -2,9 +2,9 @@
  *
  * A request arrives, is read (its model is found, its tensors are made), and waits in a line: one for each model and shape that
  * runs in batches (batch.c), one for everything that runs alone. A worker reads what arrives as long as there is any and nobody waits
- * long for that, then takes the line whose first request is the oldest, and of it what is best run together. While all workers run, a thread of its own
- * reads, so that time limits are known and the next batch is ready. One more thread, the desk, loads, unloads and cuts models,
- * which may take long.
+ * long for that, then takes the line whose first request is the oldest, and of it what is best run together. While all workers run,
+ * a thread of its own reads, so that time limits are known and the next batch is ready. One more thread, the desk, loads, unloads
+ * and cuts models, which may take long.
  *
  * Requests of which nobody wants the answer any more, or whose time is over, are taken out where they wait. */
 #define _GNU_SOURCE /* pthread_clockjoin_np */
@@ -154,9 +154,9 @@ static bool is_wanted(exchange *x)
 	return !x->out.status;
 }
 
-static bool desk_is_full(const server *s)
+static uint32_t desk_most(const server *s)
 {
-	return s->queue->desk.n >= ERRANDS_MOST || s->queue->desk.n >= s->o.max_queue;
+	return s->o.max_queue < ERRANDS_MOST ? s->o.max_queue : ERRANDS_MOST;
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------------------------- */
@@ -193,7 +193,7 @@ static void read_one(server *s, exchange *x, bool at_desk)
 	bool wanted = is_wanted(x);
 	if (wanted && is_errand(x, at_desk)) {
 		pthread_mutex_lock(&q->lock);
-		bool full = desk_is_full(s);
+		bool full = q->desk.n >= desk_most(s);
 		if (!full) {
 			line_add(q, &q->desk, x);
 			pthread_cond_signal(&q->errand);
@@ -201,7 +201,7 @@ static void read_one(server *s, exchange *x, bool at_desk)
 		pthread_mutex_unlock(&q->lock);
 		if (!full)
 			return;
-		answer_busy(x, ERRANDS_MOST);
+		answer_busy(x, desk_most(s));
 		wanted = false;
 	}
 	if (wanted && x->work == infer_work) {
@@ -525,7 +525,8 @@ static void add(exchange *x, bool desk)
 	x->at.queued = clock_nanoseconds();
 	pthread_mutex_lock(&q->lock);
 	bool own = !x->c && !x->outer; /* the server looks for changed files */
-	bool full = desk ? !own && desk_is_full(x->s) : q->waiting >= x->s->o.max_queue;
+	uint32_t most = desk ? desk_most(x->s) : x->s->o.max_queue;
+	bool full = desk ? !own && q->desk.n >= most : q->waiting >= most;
 	if (!full) {
 		x->working = true;
 		line_add(q, desk ? &q->desk : &q->arrivals, x);
@@ -533,7 +534,7 @@ static void add(exchange *x, bool desk)
 	}
 	pthread_mutex_unlock(&q->lock);
 	if (full)
-		answer_busy(x, desk ? ERRANDS_MOST : x->s->o.max_queue);
+		answer_busy(x, most);
 }
 
 void queue_add(exchange *x)
